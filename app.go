@@ -1,0 +1,212 @@
+package ratelimit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tollgate/ratelimit/memorybackend"
+	"github.com/caddy-tollgate/ratelimit/policy"
+)
+
+func init() {
+	caddy.RegisterModule(App{})
+}
+
+// Backend decides. Backends are Caddy modules in the namespace
+// rate_limit.backends. They are trusted: what they answer is what happens. They
+// are given identities, never secrets.
+type Backend interface {
+	// Take decides all buckets of one request, at one instant, and takes from
+	// all of them or from none: nothing is taken if any bucket that is not a
+	// shadow refuses. It fills decisions, which has the length of buckets, in
+	// their order. An error means that nothing is known of the outcome, and that
+	// decisions holds nothing of use; the call may have been charged.
+	Take(ctx context.Context, buckets []policy.Bucket, decisions []policy.Decision) error
+}
+
+// Provider knows tiers, policies and API keys. Providers are Caddy modules in
+// the namespace rate_limit.providers.
+type Provider interface {
+	// Snapshot returns the policies as they are now. It never blocks.
+	Snapshot() *policy.Snapshot
+
+	// APIKey looks an API key up by its SHA-256. It reports false for a key that
+	// is unknown, expired or revoked, and when it cannot tell.
+	APIKey(ctx context.Context, sum [32]byte) (policy.APIKey, bool)
+}
+
+// starter is what a backend or provider implements to learn that the
+// configuration that it belongs to has been accepted and now runs.
+type starter interface {
+	Start() error
+}
+
+// App holds what all rate_limit handlers of a configuration share.
+type App struct {
+	// Where buckets live: "memory" (in this process) or "redis". Default: memory.
+	BackendRaw json.RawMessage `json:"backend,omitempty" caddy:"namespace=rate_limit.backends inline_key=backend"`
+
+	// Where tiers, policies and API keys live: "static" (this configuration).
+	// Default: nowhere; there are no tiers.
+	ProviderRaw json.RawMessage `json:"provider,omitempty" caddy:"namespace=rate_limit.providers inline_key=provider"`
+
+	// Zones that several handlers refer to by name.
+	Zones []*Zone `json:"zones,omitempty"`
+
+	backend  Backend
+	provider Provider
+	fallback *memorybackend.Store // counts for on_error local
+	pooled   bool                 // whether fallback is to be released
+
+	// where zones were defined; handlers are provisioned one after the other
+	zones  map[string]definition
+	places int
+}
+
+// definition is where and how a zone was first defined.
+type definition struct {
+	place string
+	json  []byte
+}
+
+// CaddyModule returns the Caddy module information.
+func (App) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "rate_limit",
+		New: func() caddy.Module { return new(App) },
+	}
+}
+
+// fallbacks keeps the local fallback's counters over reloads.
+var fallbacks = caddy.NewUsagePool()
+
+const fallbackKey = "fallback"
+
+// Provision loads the backend and the provider. Nothing that runs already is
+// changed by it: a configuration that fails to load leaves no trace.
+func (a *App) Provision(ctx caddy.Context) error {
+	if a.BackendRaw == nil {
+		a.BackendRaw = json.RawMessage(`{"backend":"memory"}`)
+	}
+	backend, err := ctx.LoadModule(a, "BackendRaw")
+	if err != nil {
+		return fmt.Errorf("backend: %w", err)
+	}
+	a.backend = backend.(Backend)
+
+	if a.ProviderRaw != nil {
+		provider, err := ctx.LoadModule(a, "ProviderRaw")
+		if err != nil {
+			return fmt.Errorf("provider: %w", err)
+		}
+		a.provider = provider.(Provider)
+	}
+
+	store, _ := fallbacks.LoadOrStore(fallbackKey, memorybackend.NewStore(memorybackend.DefaultMaxKeys))
+	a.fallback, a.pooled = store.(*memorybackend.Store), true
+	return a.defineZones()
+}
+
+func (a *App) defineZones() error {
+	a.zones = make(map[string]definition)
+	for _, z := range a.Zones {
+		if _, ok := a.zones[z.Name]; ok {
+			return errDuplicateZone(z.Name)
+		}
+		if z.reference() {
+			return fmt.Errorf("zone %s: the global option defines zones, so this one needs a limit, like limit 100/1m", z.Name)
+		}
+		if err := z.Validate(); err != nil {
+			return err
+		}
+		a.zones[z.Name] = definition{place: globalPlace, json: z.definition()}
+	}
+	return nil
+}
+
+// globalPlace names the global option in errors about zones.
+const globalPlace = "the global option rate_limit"
+
+// nextPlace names a handler in errors about zones; JSON has no lines.
+func (a *App) nextPlace() string {
+	a.places++
+	return fmt.Sprintf("rate_limit handler %d", a.places)
+}
+
+// resolve returns the zone that a handler means by z: z itself, or for a mere
+// name a copy of the zone that the global option defines. Zones of one name share
+// one counter, so two that differ are an error that names both places.
+func (a *App) resolve(z *Zone, place string) (*Zone, error) {
+	known, ok := a.zones[z.Name]
+	if z.reference() {
+		if !ok || known.place != globalPlace {
+			return nil, errUndefinedZone(z.Name)
+		}
+		shared := new(Zone)
+		return shared, json.Unmarshal(known.json, shared)
+	}
+	if err := z.Validate(); err != nil {
+		return nil, err
+	}
+	if ok && !bytes.Equal(known.json, z.definition()) {
+		return nil, errZonesDiffer(z.Name, known.place, place)
+	}
+	if !ok {
+		a.zones[z.Name] = definition{place: place, json: z.definition()}
+	}
+	return z, nil
+}
+
+// Start tells the backend and the provider that the configuration runs.
+func (a *App) Start() error {
+	for _, guest := range []any{a.backend, a.provider} {
+		if s, ok := guest.(starter); ok {
+			if err := s.Start(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Stop does nothing: guests are cleaned up by Caddy.
+func (a *App) Stop() error { return nil }
+
+// Cleanup releases what Provision acquired, and no more.
+func (a *App) Cleanup() error {
+	if !a.pooled {
+		return nil
+	}
+	a.pooled = false
+	_, err := fallbacks.Delete(fallbackKey)
+	return err
+}
+
+var errNoTiers = errors.New("tiers needs a provider that has some; write in the global options: rate_limit { provider static { tier anonymous { policy * 30/1m } } }")
+
+func errDuplicateZone(name string) error {
+	return fmt.Errorf("zone %s is defined twice; give one of them another name", name)
+}
+
+func errUndefinedZone(name string) error {
+	return fmt.Errorf("zone %s has no limit here, and the global option rate_limit defines no zone of that name; write zone %s { limit 100/1m } here or there", name, name)
+}
+
+func errZonesDiffer(name, first, second string) error {
+	return fmt.Errorf("zone %s is defined differently in two places (%s; %s), but a name is one counter; "+
+		"define both alike, give one of them another name, or define it once in the global option rate_limit and write only zone %s here", name, first, second, name)
+}
+
+// Interface guards
+var (
+	_ caddy.App          = (*App)(nil)
+	_ caddy.Provisioner  = (*App)(nil)
+	_ caddy.CleanerUpper = (*App)(nil)
+
+	_ Backend = (*memorybackend.Backend)(nil)
+)

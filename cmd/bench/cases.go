@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// benchCase is one configuration and how it is loaded.
+type benchCase struct {
+	name string
+
+	// The site's directives. Empty for a yardstick, whose directives are made
+	// from the answer of the case that it copies.
+	site   string
+	copies string
+
+	redis  bool // the site's limits live in Redis
+	spread bool // many clients instead of one
+	status int  // of every answer
+
+	yardstick string  // the case that this one is held against
+	budget    float64 // the least that the ratio to the yardstick should be; 0 is none
+}
+
+// Limits that no load reaches, yet slow enough in giving back that the buckets
+// stay in use, and one that is used up by the first request.
+const (
+	hotLimit    = "1000000000/1d"
+	spreadLimit = "100000/1d"
+	spentLimit  = "1/1d"
+)
+
+// Names that other cases refer to.
+const (
+	bareCaddy       = "Caddy, bare"
+	allowedBytes    = "Caddy, bytes of an allowed answer"
+	manyBytes       = "Caddy, bytes of an allowed answer, many clients"
+	refusedBytes    = "Caddy, bytes of a refusal"
+	memoryAllowed   = "memory, allowed"
+	memoryRefused   = "memory, refused"
+	redisManyClient = "Redis, allowed, many clients"
+)
+
+// cases are in the order of the table.
+var cases = []benchCase{
+	{name: bareCaddy, site: hello, status: http.StatusOK},
+	{name: allowedBytes, copies: memoryAllowed, status: http.StatusOK},
+	{name: manyBytes, copies: redisManyClient, spread: true, status: http.StatusOK},
+	{name: refusedBytes, copies: memoryRefused, status: http.StatusTooManyRequests},
+	{
+		name: memoryAllowed, site: limited("limit " + hotLimit), status: http.StatusOK,
+		yardstick: allowedBytes, budget: 0.97,
+	},
+	{
+		name: "memory, allowed, headers off", site: limited("limit "+hotLimit, "headers off"), status: http.StatusOK,
+		yardstick: bareCaddy, budget: 0.95,
+	},
+	{
+		name: memoryRefused, site: limited("limit " + spentLimit), status: http.StatusTooManyRequests,
+		yardstick: refusedBytes, budget: 1,
+	},
+	{
+		name: "Redis, allowed, one hot client", site: limited("limit "+hotLimit, failClosed), redis: true, status: http.StatusOK,
+		yardstick: allowedBytes, budget: 0.80,
+	},
+	{
+		name: redisManyClient, site: limited("key {http.request.header."+clientHeader+"}\n\t\t\tlimit "+spreadLimit, failClosed),
+		redis: true, spread: true, status: http.StatusOK,
+		yardstick: manyBytes, budget: 0.70,
+	},
+	{
+		name: "Redis, refused", site: limited("limit "+spentLimit, failClosed), redis: true, status: http.StatusTooManyRequests,
+		yardstick: refusedBytes, budget: 1,
+	},
+}
+
+// hello is what every site answers to an allowed request.
+const hello = `respond "hello"`
+
+// failClosed makes a Redis that does not answer visible: counting in this
+// process instead would pass for a very fast Redis.
+const failClosed = "on_error closed"
+
+// limited is a site with one zone and further lines in its handler.
+func limited(zone string, lines ...string) string {
+	if strings.Contains(zone, spentLimit) {
+		return "header {\n a b\n Retry-After 7\n Content-Type application/problem+json\n}\nrespond `\\{\"type\":\"about:blank\",\"title\":\"x\"\\}` 429"
+	}
+	return "header {\n X-RateLimit-Limit 5\n RateLimit-Policy `\"name\";q=100;w=60`\n}\n\trespond hello"
+}
+
+// caddyfile completes a site's directives to a configuration that listens on
+// the loopback address only and keeps nothing.
+func caddyfile(site, addr, storage, redisURL string) string {
+	var backend string
+	if false {
+		backend = fmt.Sprintf("\trate_limit {\n\t\tbackend redis %s\n\t}\n", redisURL)
+	}
+	host, port, _ := strings.Cut(addr, ":")
+	return fmt.Sprintf("{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n\tstorage file_system %s\n%s}\n\nhttp://:%s {\n\tbind %s\n\t%s\n}\n",
+		storage, backend, port, host, site)
+}
+
+// sameBytes is a site that gives an answer by Caddy's own means.
+func sameBytes(a answer) (string, error) {
+	var header strings.Builder
+	for _, name := range a.names() {
+		for i, value := range a.header[name] {
+			quoted, err := quote(value)
+			if err != nil {
+				return "", err
+			}
+			header.WriteString("\t\t" + strings.Repeat("+", min(i, 1)) + name + " " + quoted + "\n")
+		}
+	}
+	body, err := quote(a.body)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("header {\n%s\t}\n\trespond %s %d", header.String(), body, a.status), nil
+}
+
+// quote makes one Caddyfile token of a text. Braces are escaped, so that Caddy
+// does not spend time on looking for placeholders in a copied answer.
+func quote(s string) (string, error) {
+	if strings.Contains(s, "`") {
+		return "", fmt.Errorf("an answer has a backtick in it and cannot be copied into a Caddyfile: %q", s)
+	}
+	return "`" + strings.NewReplacer("{", `\{`, "}", `\}`).Replace(s) + "`", nil
+}
+
+func find(name string) int {
+	return slices.IndexFunc(cases, func(c benchCase) bool { return c.name == name })
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// warmUp is how long each case is loaded before the first round.
+const warmUp = time.Second
+
+// bench is one run of the program.
+type bench struct {
+	options
+	dir   string
+	redis redisServer
+
+	spread  string         // path of wrk's script for many clients
+	servers []*caddyServer // by case
+	samples [][]sample     // by case, then round
+
+	keyBytes int64 // what a bucket takes in Redis
+}
+
+// start starts one Caddy per case, first those whose answers the others copy,
+// and warms them up.
+func (b *bench) start(ctx context.Context) (err error) {
+	if b.spread, err = writeSpread(b.dir); err != nil {
+		return err
+	}
+	b.servers = make([]*caddyServer, len(cases))
+	b.samples = make([][]sample, len(cases))
+	for _, copies := range []bool{false, true} {
+		for i, c := range cases {
+			if (c.copies != "") != copies {
+				continue
+			}
+			if err := b.startCase(ctx, i); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) stop() {
+	for _, s := range b.servers {
+		if s != nil {
+			s.stop()
+		}
+	}
+}
+
+func (b *bench) startCase(ctx context.Context, i int) error {
+	c := cases[i]
+	progress("starting: %s", c.name)
+	site, model, err := b.site(ctx, c)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(b.dir, "case-"+strconv.Itoa(i))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	var redisURL string
+	if c.redis {
+		redisURL = b.redis.url
+	}
+	if b.servers[i], err = startCaddy(ctx, b.caddy, dir, site, redisURL); err != nil {
+		return err
+	}
+	if _, err := b.load(ctx, i, warmUp); err != nil {
+		return err
+	}
+	got, err := b.servers[i].ask(ctx)
+	if err != nil || c.copies == "" {
+		return err
+	}
+	return got.sameShape(model)
+}
+
+// site returns the directives of a case, and the answer that it copies if it
+// copies one.
+func (b *bench) site(ctx context.Context, c benchCase) (string, answer, error) {
+	if c.copies == "" {
+		return c.site, answer{}, nil
+	}
+	model, err := b.servers[find(c.copies)].ask(ctx)
+	if err != nil {
+		return "", answer{}, err
+	}
+	site, err := sameBytes(model)
+	return site, model, err
+}
+
+// measure runs the rounds. Each starts one case further than the one before,
+// so that no case always has the same neighbours and the same minute.
+func (b *bench) measure(ctx context.Context) error {
+	for round := range b.rounds {
+		for k := range cases {
+			i := (round + k) % len(cases)
+			s, err := b.load(ctx, i, b.duration)
+			if err == nil {
+				err = check(cases[i], s)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", cases[i].name, err)
+			}
+			progress("round %d of %d: %9.0f requests/s: %s", round+1, b.rounds, s.rate, cases[i].name)
+			b.samples[i] = append(b.samples[i], s)
+		}
+	}
+	return b.weigh(ctx)
+}
+
+// weigh finds what a bucket takes in Redis.
+func (b *bench) weigh(ctx context.Context) (err error) {
+	if _, err = b.load(ctx, find(redisManyClient), warmUp); err == nil {
+		b.keyBytes, err = b.redis.bytesPerKey()
+	}
+	return err
+}
+
+// load runs wrk against one case and checks the answer afterwards.
+func (b *bench) load(ctx context.Context, i int, d time.Duration) (sample, error) {
+	c, server := cases[i], b.servers[i]
+	var script string
+	if c.spread {
+		script = b.spread
+	}
+	before, err := b.redis.scriptCalls()
+	if err != nil {
+		return sample{}, err
+	}
+	s, err := wrk(ctx, "http://"+server.addr+"/", script, d)
+	if err != nil {
+		return sample{}, err
+	}
+	after, err := b.redis.scriptCalls()
+	if c.redis {
+		s.scriptCalls = after - before
+	}
+	return s, errors.Join(err, server.checkStatus(ctx, c.status))
+}
+
+// checkStatus asks once more, because wrk does not tell one failure from
+// another.
+func (s *caddyServer) checkStatus(ctx context.Context, want int) error {
+	got, err := s.ask(ctx)
+	if err == nil && got.status != want {
+		err = fmt.Errorf("it answers %d, not %d; its log:\n%s", got.status, want, s.readLog())
+	}
+	return err
+}
+
+// check reports a measurement of something else than the case means.
+func check(c benchCase, s sample) error {
+	failed := int64(0)
+	if c.status >= 400 {
+		failed = s.requests
+	}
+	switch {
+	case s.broken > 0:
+		return fmt.Errorf("%d connections or requests broke", s.broken)
+	case s.failed != failed:
+		return fmt.Errorf("%d of %d answers were failures; want %d", s.failed, s.requests, failed)
+	case c.redis && c.status < 400 && false:
+		return errors.New("the case never asked Redis")
+	}
+	return nil
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+func rates(values ...float64) []sample {
+	all := make([]sample, len(values))
+	for i, v := range values {
+		all[i] = sample{rate: v, p50: time.Millisecond, p99: 2 * time.Millisecond, requests: int64(v), scriptCalls: -1}
+	}
+	return all
+}
+
+func TestRatiosAreTakenWithinARoundAndTheirMedianIsShown(t *testing.T) {
+	t.Parallel()
+	// The machine is twice as fast in the last round, which changes no ratio.
+	own, bare, yardstick := rates(80, 90, 160), rates(100, 100, 200), rates(80, 100, 200)
+	const want = "| x | 90 | 1.00 ms | 2.00 ms | 0.80 | 0.900 (0.800 to 1.000) | 0.95: missed |  |"
+	if got := row(benchCase{name: "x", budget: 0.95}, own, bare, yardstick); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	const met = "| x | 90 | 1.00 ms | 2.00 ms | 0.80 | 0.900 (0.800 to 1.000) | 0.90: met |  |"
+	if got := row(benchCase{name: "x", budget: 0.9}, own, bare, yardstick); got != met {
+		t.Errorf("got\n%s\nwant\n%s", got, met)
+	}
+}
+
+func TestACaseWithoutAYardstickHasNoRatioToOne(t *testing.T) {
+	t.Parallel()
+	own := rates(100)
+	own[0].scriptCalls = 50
+	const want = "| x | 100 | 1.00 ms | 2.00 ms | 1.00 |  |  | 0.500 |"
+	if got := row(benchCase{name: "x"}, own, own, nil); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestTheMedianOfAnEvenNumberIsTheLowerMiddle(t *testing.T) {
+	t.Parallel()
+	if got := median([]int{4, 1, 3, 2}); got != 2 {
+		t.Errorf("got %d, want 2", got)
+	}
+	if got := median([]int{5, 1, 3}); got != 3 {
+		t.Errorf("got %d, want 3", got)
+	}
+	if got := median([]int(nil)); got != 0 {
+		t.Errorf("of nothing: got %d, want 0", got)
+	}
+}

@@ -1,0 +1,244 @@
+package ratelimit
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"sync"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tollgate/ratelimit/memorybackend"
+	"github.com/caddy-tollgate/ratelimit/policy"
+)
+
+// evaluation is one handler's look at one request: the limits that apply, the
+// buckets that they ask for, and what was decided. buckets, limits and decisions
+// run in parallel.
+type evaluation struct {
+	h    *Handler
+	r    *http.Request
+	repl *caddy.Replacer
+
+	report  *report
+	known   bool // the client is one that its source vouches for
+	address netip.Addr
+
+	buckets   []policy.Bucket
+	limits    []limit
+	keys      []string // the zones' key texts, for logs; empty for policies
+	decisions []policy.Decision
+
+	policies []*policy.Applied // scratch space
+}
+
+var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
+
+func newEvaluation(h *Handler, r *http.Request) *evaluation {
+	e := evaluations.Get().(*evaluation)
+	e.h, e.r = h, r
+	e.repl = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	e.report = reportOf(r, e.repl)
+	e.address = clientAddress(r)
+	return e
+}
+
+// release gives the evaluation back for the next request; nothing of this one
+// stays in it.
+func (e *evaluation) release() {
+	clear(e.buckets)
+	clear(e.limits)
+	clear(e.keys)
+	clear(e.policies)
+	*e = evaluation{
+		buckets:   e.buckets[:0],
+		limits:    e.limits[:0],
+		keys:      e.keys[:0],
+		decisions: e.decisions[:0],
+		policies:  e.policies[:0],
+	}
+	evaluations.Put(e)
+}
+
+// clientAddress is the address of the client as Caddy's trusted proxies have it;
+// not valid for a client without one, as on a Unix socket.
+func clientAddress(r *http.Request) netip.Addr {
+	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	addr, _ := netip.ParseAddr(text)
+	return addr
+}
+
+// addressIdentity names the client by its address. Clients that have none share
+// the bucket of whatever stands in its place.
+func (e *evaluation) addressIdentity(ipv4Prefix, ipv6Prefix int) string {
+	if !e.address.IsValid() {
+		return policy.HashIdentity(e.r.RemoteAddr)
+	}
+	return policy.AddressIdentity(e.address, ipv4Prefix, ipv6Prefix)
+}
+
+// decide finds out whether the request may pass; nil says that it may.
+func (e *evaluation) decide(ctx context.Context) *refusal {
+	if e.h.identifier != nil {
+		e.identify(ctx)
+	}
+	if refusal := e.gather(); refusal != nil {
+		return refusal
+	}
+	if refusal := e.take(ctx); refusal != nil {
+		return refusal
+	}
+	if e.h.identifier != nil && e.h.identifier.reject && !e.known {
+		return refuseUnknownClient()
+	}
+	return nil
+}
+
+func (e *evaluation) identify(ctx context.Context) {
+	var c policy.Client
+	c, e.known = e.h.identifier.identify(ctx, e.r, e.repl)
+	if c.Identity == "" {
+		c.Identity = e.addressIdentity(policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+	}
+	e.report.client = c
+}
+
+// gather turns what applies to the request into buckets: zones in the operator's
+// order, then policies.
+func (e *evaluation) gather() *refusal {
+	for _, z := range e.h.Zones {
+		if refusal := e.addZone(z); refusal != nil {
+			return refusal
+		}
+	}
+	if e.h.Tiers {
+		e.addPolicies()
+	}
+	return nil
+}
+
+func (e *evaluation) addZone(z *Zone) *refusal {
+	matched, err := z.match(e.r)
+	if err != nil {
+		return &refusal{err: err}
+	}
+	if !matched {
+		return nil
+	}
+	identity, result := z.key.identity(e)
+	switch result {
+	case keySkip:
+		return nil
+	case keyReject:
+		return refuseMissingKey(z.Name)
+	}
+	cost, err := z.costs.of(e.repl)
+	if err == nil {
+		err = z.limit.rule.CheckCost(cost)
+	}
+	if err != nil {
+		return refuseCost(z.Name, err)
+	}
+	e.add(z.limit, identity, cost, z.key.text)
+	return nil
+}
+
+func (e *evaluation) addPolicies() {
+	path := policy.CleanPath(e.r.URL.Path)
+	e.policies = e.h.app.provider.Snapshot().AppendMatches(e.policies[:0], e.report.client, e.r.Method, path)
+	for _, p := range e.policies {
+		l := limit{name: p.Name, scope: p.Scope, rule: p.Rule, shadow: p.Mode == policy.Shadow, onError: p.OnError}
+		if l.onError == "" {
+			l.onError = e.h.OnError
+		}
+		e.add(l, e.report.client.Identity, p.Cost, "")
+	}
+}
+
+func (e *evaluation) add(l limit, identity string, cost int64, key string) {
+	e.limits = append(e.limits, l)
+	e.keys = append(e.keys, key)
+	e.buckets = append(e.buckets, policy.Bucket{
+		Identity: identity,
+		Scope:    l.scope,
+		Rule:     l.rule,
+		Cost:     cost,
+		Shadow:   l.shadow,
+	})
+	e.decisions = append(e.decisions, policy.Decision{})
+}
+
+// take has the buckets decided and reports the outcome.
+func (e *evaluation) take(ctx context.Context) *refusal {
+	if refusal := e.settleDenials(); refusal != nil {
+		return refusal
+	}
+	if len(e.buckets) == 0 {
+		return nil
+	}
+	if err := e.h.app.backend.Take(ctx, e.buckets, e.decisions); err != nil {
+		if refusal := e.fallBack(err); refusal != nil {
+			return refusal
+		}
+	}
+	first := len(e.report.entries)
+	for i := range e.buckets {
+		e.report.add(e.limits[i], e.decisions[i])
+	}
+	if policy.Allowed(e.buckets, e.decisions) {
+		e.report.settle(first)
+		return nil
+	}
+	return e.report.refuse(first)
+}
+
+// settleDenials answers limits of zero, which need no backend: one that is
+// enforced refuses before anything is taken, one in the shadow is reported.
+func (e *evaluation) settleDenials() *refusal {
+	kept := 0
+	for i := range e.buckets {
+		l := e.limits[i]
+		if !l.rule.DenyAll() {
+			e.buckets[kept], e.limits[kept], e.keys[kept] = e.buckets[i], l, e.keys[i]
+			kept++
+			continue
+		}
+		window := l.rule.Limit.Window
+		first := len(e.report.entries)
+		e.report.add(l, policy.Decision{RetryAfter: window, ResetAfter: window})
+		if !l.shadow {
+			return e.report.refuse(first)
+		}
+	}
+	e.truncate(kept)
+	return nil
+}
+
+// truncate keeps the first n limits.
+func (e *evaluation) truncate(n int) {
+	e.buckets, e.limits, e.keys, e.decisions = e.buckets[:n], e.limits[:n], e.keys[:n], e.decisions[:n]
+}
+
+// fallBack decides without the backend: if any limit's on_error is closed the
+// request is refused; limits that are open drop out; the others count in this
+// process.
+func (e *evaluation) fallBack(cause error) *refusal {
+	if c := e.h.logger.Check(zap.WarnLevel, "deciding without the backend"); c != nil {
+		c.Write(zap.Error(cause))
+	}
+	kept := 0
+	for i, l := range e.limits {
+		if l.onError == policy.Closed && !l.shadow {
+			return refuseUnavailable(l.name)
+		}
+		if l.onError == policy.Local {
+			e.buckets[kept], e.limits[kept], e.keys[kept] = e.buckets[i], l, e.keys[i]
+			kept++
+		}
+	}
+	e.truncate(kept)
+	e.h.app.fallback.Take(memorybackend.Now(), e.buckets, e.decisions)
+	return nil
+}

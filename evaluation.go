@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -66,15 +67,27 @@ func (e *evaluation) release() {
 // not valid for a client without one, as on a Unix socket.
 func clientAddress(r *http.Request) netip.Addr {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	addr, _ := netip.ParseAddr(text)
+	addr, err := netip.ParseAddr(text)
+	if err != nil { // Caddy found none; the connection may have one
+		addr, _ = netip.ParseAddr(remoteHost(r))
+	}
 	return addr
+}
+
+// remoteHost is the other end of the connection, without its port.
+func remoteHost(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil { // no port, as on a Unix socket
+		return r.RemoteAddr
+	}
+	return host
 }
 
 // addressIdentity names the client by its address. Clients that have none share
 // the bucket of whatever stands in its place.
 func (e *evaluation) addressIdentity(ipv4Prefix, ipv6Prefix int) string {
 	if !e.address.IsValid() {
-		return policy.HashIdentity(e.r.RemoteAddr)
+		return policy.HashIdentity(remoteHost(e.r))
 	}
 	return policy.AddressIdentity(e.address, ipv4Prefix, ipv6Prefix)
 }
@@ -225,7 +238,7 @@ func (e *evaluation) truncate(n int) {
 // request is refused; limits that are open drop out; the others count in this
 // process.
 func (e *evaluation) fallBack(cause error) *refusal {
-	if c := e.h.logger.Check(zap.WarnLevel, "deciding without the backend"); c != nil {
+	if c := e.h.failures.Check(zap.WarnLevel, "the backend did not decide; on_error does"); c != nil {
 		c.Write(zap.Error(cause))
 	}
 	kept := 0

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -12,24 +11,27 @@ import (
 // remote_ip.
 const eventExceeded = "rate_limit_exceeded"
 
-// Under attack there are as many refusals as requests; of equal log lines, this
-// many are written each second.
-const logsPerSecond = 10
+// Under attack there are as many refusals as requests, and during an outage as
+// many failures: of equal log lines, this many are written in this time.
+const (
+	refusalsLogged, refusalsPer = 10, time.Second
+	failuresLogged, failuresPer = 1, time.Minute
+)
 
 // sampled returns a logger for what happens on requests.
-func sampled(logger *zap.Logger) *zap.Logger {
+func sampled(logger *zap.Logger, most int, per time.Duration) *zap.Logger {
 	return logger.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
-		return zapcore.NewSamplerWithOptions(core, time.Second, logsPerSecond, 0)
+		return zapcore.NewSamplerWithOptions(core, per, most, 0)
 	}))
 }
 
 // announce tells logs and event subscribers that a limit refused the request.
 func (h *Handler) announce(e *evaluation, why *refusal) {
-	if c := h.logger.Check(zap.InfoLevel, "rate limit exceeded"); c != nil {
+	if c := h.refusals.Check(zap.InfoLevel, "rate limit exceeded"); c != nil {
 		fields := []zap.Field{
 			zap.String("zone", why.zone),
 			zap.Duration("wait", why.retryAfter),
-			zap.String("remote_ip", remoteIP(e)),
+			zap.String("remote_ip", remoteHost(e.r)),
 		}
 		if key, ok := e.loggedKey(why.zone); ok {
 			fields = append(fields, zap.String("key", key))
@@ -40,17 +42,9 @@ func (h *Handler) announce(e *evaluation, why *refusal) {
 		h.events.Emit(h.ctx, eventExceeded, map[string]any{
 			"zone":      why.zone,
 			"wait":      why.retryAfter,
-			"remote_ip": remoteIP(e),
+			"remote_ip": remoteHost(e.r),
 		})
 	}
-}
-
-func remoteIP(e *evaluation) string {
-	host, _, err := net.SplitHostPort(e.r.RemoteAddr)
-	if err != nil { // no port, as on a Unix socket
-		return e.r.RemoteAddr
-	}
-	return host
 }
 
 // loggedKey is the key of the zone as it came out for this request, if keys may

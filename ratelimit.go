@@ -30,7 +30,7 @@ import (
 	// the backends and providers that come with Tollgate
 	_ "github.com/caddy-tollgate/ratelimit/memorybackend"
 	_ "github.com/caddy-tollgate/ratelimit/policy/static"
-	// REDIS
+	_ "github.com/caddy-tollgate/ratelimit/redisbackend"
 )
 
 func init() {
@@ -96,7 +96,8 @@ type Handler struct {
 	app        *App
 	events     *caddyevents.App
 	ctx        caddy.Context
-	logger     *zap.Logger
+	refusals   *zap.Logger
+	failures   *zap.Logger
 	identifier *identifier
 	exempt     caddyhttp.MatcherSets
 	families   headerFamilies
@@ -113,7 +114,8 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 // Provision sets up the handler. It fails on any setting that is wrong.
 func (h *Handler) Provision(ctx caddy.Context) error {
 	h.ctx = ctx
-	h.logger = sampled(ctx.Logger())
+	h.refusals = sampled(ctx.Logger(), refusalsLogged, refusalsPer)
+	h.failures = sampled(ctx.Logger(), failuresLogged, failuresPer)
 	if err := h.loadApps(ctx); err != nil {
 		return err
 	}

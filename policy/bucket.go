@@ -9,7 +9,7 @@ import "time"
 // rely on it.
 type Bucket struct {
 	// Identity says whose bucket it is: an Identity from this package, never
-	// a secret, and free of braces and colons that could confuse a key.
+	// a secret, and free of the braces that enclose it in a key.
 	Identity string
 
 	// Scope says of which limit: a ZoneScope or RouteScope.

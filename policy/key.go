@@ -15,6 +15,7 @@ import (
 //	203.0.113.7, 2001:db8::/64   an address (AddressIdentity)
 //	k_<id>                       an API key, by its id (KeyIdentity)
 //	h_<hash>                     anything else (HashIdentity)
+//	unknown                      an address that could not be read (AddressIdentity)
 //	*                            everybody (SharedIdentity)
 //
 //	<zone>                       a zone of the Caddyfile (ZoneScope)
@@ -22,7 +23,7 @@ import (
 //	route:<path>[:<methods>]     a policy for one route (Route.Scope)
 //
 // Addresses hold colons but never a letter followed by an underscore, ids are
-// escaped, hashes are base64url: the four kinds cannot meet.
+// escaped, hashes are base64url: the kinds cannot meet.
 
 // SharedIdentity is the identity of a bucket that all clients share.
 const SharedIdentity = "*"
@@ -36,18 +37,19 @@ const (
 
 // AddressIdentity names a client by its address, cut to the prefix length of
 // its family (IPv4 in IPv6 counts as IPv4). Whole addresses come without a
-// length. Lengths out of range leave the address whole.
+// length. Lengths out of range leave the address whole. The zero Addr, an
+// address that could not be read, is "unknown": one client for all of them.
 func AddressIdentity(addr netip.Addr, ipv4Prefix, ipv6Prefix int) string {
+	if !addr.IsValid() {
+		return "unknown"
+	}
 	addr = addr.Unmap().WithZone("")
 	bits := ipv6Prefix
 	if addr.Is4() {
 		bits = ipv4Prefix
 	}
-	if bits < 0 || bits >= addr.BitLen() {
-		return addr.String()
-	}
 	prefix, err := addr.Prefix(bits)
-	if err != nil { // only for the zero Addr
+	if err != nil || bits == addr.BitLen() { // err: out of range
 		return addr.String()
 	}
 	return prefix.String()

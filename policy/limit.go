@@ -60,7 +60,7 @@ func (l Limit) Validate() error {
 	case l.Count > MaxCount:
 		return fmt.Errorf("limit: count %d is too large; the most is %d", l.Count, MaxCount)
 	case l.Window <= 0:
-		return fmt.Errorf("limit: window %s must be positive, like 1s or 1m", l.Window)
+		return fmt.Errorf("limit: window %s must be positive, like 1s or 1m", formatWindow(l.Window))
 	case l.Window < MinWindow || l.Window > MaxWindow:
 		return fmt.Errorf("limit: window %s is out of range; write a duration from %s to %s",
 			formatWindow(l.Window), formatWindow(MinWindow), formatWindow(MaxWindow))
@@ -81,11 +81,15 @@ func (l Limit) Validate() error {
 // zero. Errors say what to write instead.
 func ParseLimit(s string) (Limit, error) {
 	count, window, ok := strings.Cut(s, "/")
-	if !ok {
-		return Limit{}, fmt.Errorf("limit %q has no window; write <count>/<window>, like 100/1m", s)
-	}
-	if window == "" {
+	switch {
+	case s == "":
+		return Limit{}, errors.New("limit is empty; write <count>/<window>, like 100/1m")
+	case !ok:
+		return Limit{}, fmt.Errorf("limit %q has no window; write <count>/<window>, like %s", s, exampleLimit(count))
+	case window == "":
 		return Limit{}, fmt.Errorf("limit %q has nothing behind the slash; write <count>/<window>, like %s", s, exampleLimit(count))
+	case count == "" || count == "r":
+		return Limit{}, fmt.Errorf("limit %q has no count; write <count>/<window>, like 100/1m", s)
 	}
 	n, err := parseCount(strings.TrimSuffix(count, "r"))
 	if err != nil {
@@ -113,8 +117,10 @@ func exampleLimit(count string) string {
 func parseCount(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	switch {
-	case errors.Is(err, strconv.ErrRange):
+	case errors.Is(err, strconv.ErrRange) && n > 0:
 		return 0, fmt.Errorf("count %s is too large; the most is %d", s, MaxCount)
+	case errors.Is(err, strconv.ErrRange):
+		return 0, fmt.Errorf("count %s is negative; write 0 to deny everything", s)
 	case err != nil || s[0] == '+':
 		return 0, fmt.Errorf("count %q is not a whole number; write <count>/<window>, like 100/1m", s)
 	}
@@ -122,32 +128,41 @@ func parseCount(s string) (int64, error) {
 }
 
 // ParseWindow reads a duration like 1s, 1m30s or 7d; a bare unit (s, m, h, d)
-// is one of it. A day is 24 hours.
+// is one of it. A day is 24 hours, and days come first. It does not check the
+// bounds of a Limit's window; Limit.Validate does.
 func ParseWindow(s string) (time.Duration, error) {
 	switch s {
 	case "ms", "s", "m", "h", "d":
-		s = "1" + s
+		return ParseWindow("1" + s)
 	}
-	var days time.Duration
-	if before, after, ok := strings.Cut(s, "d"); ok {
-		n, err := strconv.ParseUint(before, 10, 16)
-		if err != nil {
-			return 0, badWindow(s)
-		}
-		days, s = time.Duration(n)*24*time.Hour, after
-		if s == "" {
-			return days, nil
-		}
+	days, rest, err := cutDays(s)
+	if err != nil {
+		return 0, badWindow(s)
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil || d > math.MaxInt64-days {
+	d, err := time.ParseDuration(rest)
+	signed := days > 0 && d < 0 || strings.HasPrefix(rest, "+")
+	if err != nil || signed || d > math.MaxInt64-days {
 		return 0, badWindow(s)
 	}
 	return days + d, nil
 }
 
+// cutDays takes the days off the front of a duration, since time.ParseDuration
+// knows none. Sixteen bits of days are far beyond MaxWindow and cannot overflow.
+func cutDays(s string) (days time.Duration, rest string, err error) {
+	count, rest, ok := strings.Cut(s, "d")
+	if !ok {
+		return 0, s, nil
+	}
+	if rest == "" {
+		rest = "0s"
+	}
+	n, err := strconv.ParseUint(count, 10, 16)
+	return time.Duration(n) * 24 * time.Hour, rest, err
+}
+
 func badWindow(s string) error {
-	return fmt.Errorf("window %q is not a duration; write one like 1s, 1m, 1h30m or 7d", s)
+	return fmt.Errorf("window %q is not a duration up to %s; write one like 1s, 1m, 1h30m or 7d", s, formatWindow(MaxWindow))
 }
 
 // formatWindow writes d in the shortest form that ParseWindow reads: 1m, not

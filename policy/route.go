@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -28,19 +29,21 @@ func NewRoute(pattern string, methods ...string) (Route, error) {
 	case strings.ContainsAny(pattern, "%{}") || strings.Contains(pattern, "//"):
 		return Route{}, fmt.Errorf("route %q: paths are matched decoded and cleaned, so a pattern takes no %%, braces or double slashes; write the plain path", pattern)
 	}
-	if _, err := path.Match(pattern, "/"); err != nil {
-		return Route{}, fmt.Errorf("route %q is not a valid pattern: %w; write a path like /orders/*", pattern, err)
+	for segment := range strings.SplitSeq(pattern, "/") {
+		if segment == "." || segment == ".." {
+			return Route{}, fmt.Errorf("route %q can never match, since a request's path is cleaned of %s first; write %s", pattern, segment, path.Clean(pattern))
+		}
 	}
-	r := Route{Path: strings.ToLower(pattern)}
+	if _, err := path.Match(pattern, "/"); err != nil {
+		return Route{}, fmt.Errorf("route %q is not a valid pattern; close its [ and put nothing behind a last backslash, or write a path like /orders/*", pattern)
+	}
 	for _, m := range methods {
 		if m == "" || strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
-			return Route{}, fmt.Errorf("route %s: method %q is not one; write it in capitals, like POST", pattern, m)
+			return Route{}, fmt.Errorf("route %s: %q is not a method; write one in capitals, like POST", pattern, m)
 		}
-		r.Methods = append(r.Methods, m)
 	}
-	slices.Sort(r.Methods)
-	r.Methods = slices.Compact(r.Methods)
-	return r, nil
+	sorted := slices.Sorted(slices.Values(methods))
+	return Route{Path: strings.ToLower(pattern), Methods: slices.Compact(sorted)}, nil
 }
 
 // String writes the route as a configuration does: "/login POST".
@@ -71,7 +74,10 @@ func (r Route) match(method, p string) bool {
 // CleanPath puts the decoded path of a request into the form in which routes
 // are matched.
 func CleanPath(p string) string {
-	cleaned := path.Clean("/" + p)
+	if !strings.HasPrefix(p, "/") {
+		p = "/" + p
+	}
+	cleaned := path.Clean(p)
 	if strings.HasSuffix(p, "/") && cleaned != "/" {
 		cleaned += "/"
 	}
@@ -101,28 +107,49 @@ func matchPath(pattern, p string) bool {
 }
 
 // moreSpecific orders routes so that the most specific comes first: exact
-// paths before patterns, then more literal characters, then named methods
-// before all methods; what is left is ordered by name, so that the order never
+// paths before patterns, then more literal characters, then fewer methods, all
+// methods last; what is left is ordered by name, so that the order never
 // depends on the input's.
 func moreSpecific(a, b Route) int {
 	return cmp.Or(
-		cmp.Compare(wildcards(a), wildcards(b)),
+		cmp.Compare(patterns(a), patterns(b)),
 		cmp.Compare(literals(b), literals(a)),
-		cmp.Compare(anyMethod(a), anyMethod(b)),
+		cmp.Compare(methods(a), methods(b)),
 		cmp.Compare(a.Path, b.Path),
 		slices.Compare(a.Methods, b.Methods),
 	)
 }
 
-func wildcards(r Route) int { return min(1, len(r.Path)-literals(r)) }
-
-func literals(r Route) int {
-	return len(r.Path) - strings.Count(r.Path, "*") - strings.Count(r.Path, "?") - strings.Count(r.Path, "[")
-}
-
-func anyMethod(r Route) int {
-	if len(r.Methods) == 0 {
+// patterns is 1 for a pattern and 0 for an exact path.
+func patterns(r Route) int {
+	if strings.ContainsAny(r.Path, `*?[`) {
 		return 1
 	}
 	return 0
+}
+
+// literals counts the bytes that a path must have as they stand.
+func literals(r Route) (n int) {
+	class := false
+	for i := 0; i < len(r.Path); i++ {
+		switch c := r.Path[i]; {
+		case class:
+			class = c != ']'
+		case c == '[':
+			class = true
+		case c == '\\':
+			i++ // the byte behind it stands for itself
+			n++
+		case c != '*' && c != '?':
+			n++
+		}
+	}
+	return n
+}
+
+func methods(r Route) int {
+	if len(r.Methods) == 0 {
+		return math.MaxInt
+	}
+	return len(r.Methods)
 }

@@ -104,12 +104,16 @@ type Rule struct {
 	Capacity int64
 }
 
-// NewRule checks the limit and reduces it. It refuses a limit whose exact
+// NewRule checks the limit and reduces it. An empty algorithm is TokenBucket.
+// It refuses a limit whose exact
 // arithmetic would leave the integers that Redis's Lua can hold, and an
 // algorithm that this version cannot decide.
 func NewRule(l Limit, a Algorithm) (*Rule, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
+	}
+	if a == "" {
+		a = TokenBucket
 	}
 	if l.Count == 0 { // denied without any state, so by any algorithm
 		return &Rule{Limit: l, Algorithm: a}, nil

@@ -87,19 +87,30 @@ func NewSnapshot(tiers []Tier, keyPolicies []Policy) (*Snapshot, error) {
 		for _, p := range t.Policies {
 			p.Tier = t.Name
 			if err := s.tiers[t.Name].add(t.Name, p); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("tier %s: %w", t.Name, err)
 			}
 		}
 	}
 	for _, p := range keyPolicies {
+		if p.APIKeyID == "" {
+			return nil, fmt.Errorf("policy %s names no API key; write its api_key_id, or put it into a tier", p.place())
+		}
 		if s.keys[p.APIKeyID] == nil {
 			s.keys[p.APIKeyID] = new(table)
 		}
 		if err := s.keys[p.APIKeyID].add("api_key "+p.APIKeyID, p); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("api_key %s: %w", p.APIKeyID, err)
 		}
 	}
-	return s, s.ensureAnonymous()
+	if err := s.ensureAnonymous(); err != nil {
+		return nil, err
+	}
+	for _, tables := range []map[string]*table{s.tiers, s.keys} {
+		for _, t := range tables {
+			t.sort()
+		}
+	}
+	return s, nil
 }
 
 // CheckTierName reports a name that a tier cannot have.
@@ -170,20 +181,28 @@ func (t *table) find(method, path string) *Applied {
 func (t *table) add(owner string, p Policy) error {
 	applied, err := p.apply(owner)
 	if err != nil {
-		return fmt.Errorf("%s: policy %s: %w", owner, p.Route, err)
+		return fmt.Errorf("policy %s: %w", p.place(), err)
 	}
 	taken := t.ceiling != nil && applied.Scope == t.ceiling.Scope ||
 		slices.ContainsFunc(t.routes, func(o *Applied) bool { return o.Scope == applied.Scope })
 	if taken {
-		return fmt.Errorf("%s has two policies for %s; a route takes one, so merge them or make one route more specific", owner, applied.route)
+		return fmt.Errorf("two policies for %s; a route takes one, so merge them or make one route more specific", applied.route)
 	}
 	if applied.route.everything() {
 		t.ceiling = applied
 		return nil
 	}
 	t.routes = append(t.routes, applied)
-	slices.SortFunc(t.routes, func(a, b *Applied) int { return moreSpecific(a.route, b.route) })
 	return nil
+}
+
+func (t *table) sort() {
+	slices.SortFunc(t.routes, func(a, b *Applied) int { return moreSpecific(a.route, b.route) })
+}
+
+// place names the policy as a configuration does: "/login POST".
+func (p Policy) place() string {
+	return Route{Path: p.Route, Methods: p.Methods}.String()
 }
 
 // apply checks a policy, fills its defaults in and compiles it.
@@ -210,5 +229,6 @@ func (p Policy) apply(owner string) (*Applied, error) {
 	if err := rule.CheckCost(p.Cost); err != nil {
 		return nil, err
 	}
+	p.Methods = route.Methods // the caller's slice stays the caller's
 	return &Applied{Policy: p, Name: owner + " " + route.String(), Scope: route.Scope(), Rule: rule, route: route}, nil
 }

@@ -43,32 +43,33 @@ const (
 	redisManyClient = "Redis, allowed, many clients"
 )
 
-// cases are in the order of the table.
+// cases are in the order of the table, each behind its yardstick: what is
+// measured in the same minute compares best.
 var cases = []benchCase{
 	{name: bareCaddy, site: hello, status: http.StatusOK},
+	{
+		name: "memory, allowed, headers off", site: limited("limit "+hotLimit, "headers off"), status: http.StatusOK,
+		yardstick: bareCaddy, budget: 0.95,
+	},
 	{name: allowedBytes, copies: memoryAllowed, status: http.StatusOK},
-	{name: manyBytes, copies: redisManyClient, spread: true, status: http.StatusOK},
-	{name: refusedBytes, copies: memoryRefused, status: http.StatusTooManyRequests},
 	{
 		name: memoryAllowed, site: limited("limit " + hotLimit), status: http.StatusOK,
 		yardstick: allowedBytes, budget: 0.97,
 	},
 	{
-		name: "memory, allowed, headers off", site: limited("limit "+hotLimit, "headers off"), status: http.StatusOK,
-		yardstick: bareCaddy, budget: 0.95,
-	},
-	{
-		name: memoryRefused, site: limited("limit " + spentLimit), status: http.StatusTooManyRequests,
-		yardstick: refusedBytes, budget: 1,
-	},
-	{
 		name: "Redis, allowed, one hot client", site: limited("limit "+hotLimit, failClosed), redis: true, status: http.StatusOK,
 		yardstick: allowedBytes, budget: 0.80,
 	},
+	{name: manyBytes, copies: redisManyClient, spread: true, status: http.StatusOK},
 	{
 		name: redisManyClient, site: limited("key {http.request.header."+clientHeader+"}\n\t\t\tlimit "+spreadLimit, failClosed),
 		redis: true, spread: true, status: http.StatusOK,
 		yardstick: manyBytes, budget: 0.70,
+	},
+	{name: refusedBytes, copies: memoryRefused, status: http.StatusTooManyRequests},
+	{
+		name: memoryRefused, site: limited("limit " + spentLimit), status: http.StatusTooManyRequests,
+		yardstick: refusedBytes, budget: 1,
 	},
 	{
 		name: "Redis, refused", site: limited("limit "+spentLimit, failClosed), redis: true, status: http.StatusTooManyRequests,
@@ -85,17 +86,15 @@ const failClosed = "on_error closed"
 
 // limited is a site with one zone and further lines in its handler.
 func limited(zone string, lines ...string) string {
-	if strings.Contains(zone, spentLimit) {
-		return "header {\n a b\n Retry-After 7\n Content-Type application/problem+json\n}\nrespond `\\{\"type\":\"about:blank\",\"title\":\"x\"\\}` 429"
-	}
-	return "header {\n X-RateLimit-Limit 5\n RateLimit-Policy `\"name\";q=100;w=60`\n}\n\trespond hello"
+	handler := append([]string{"zone bench {\n\t\t\t" + zone + "\n\t\t}"}, lines...)
+	return "rate_limit {\n\t\t" + strings.Join(handler, "\n\t\t") + "\n\t}\n\t" + hello
 }
 
 // caddyfile completes a site's directives to a configuration that listens on
 // the loopback address only and keeps nothing.
 func caddyfile(site, addr, storage, redisURL string) string {
 	var backend string
-	if false {
+	if redisURL != "" {
 		backend = fmt.Sprintf("\trate_limit {\n\t\tbackend redis %s\n\t}\n", redisURL)
 	}
 	host, port, _ := strings.Cut(addr, ":")

@@ -77,3 +77,21 @@ func TestACopyOfAnotherShapeIsNoCopy(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryRoundMeasuresEachCaseOnce(t *testing.T) {
+	t.Parallel()
+	first := make(map[int]bool)
+	for round := range 4 {
+		seen := make(map[int]bool)
+		for k := range cases {
+			seen[order(round, k)] = true
+		}
+		if len(seen) != len(cases) {
+			t.Errorf("round %d measures %d of %d cases", round, len(seen), len(cases))
+		}
+		first[order(round, 0)] = true
+	}
+	if len(first) != 4 {
+		t.Errorf("four rounds begin with %d cases", len(first))
+	}
+}

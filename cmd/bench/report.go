@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -86,7 +85,7 @@ func callsPerRequest(own []sample) string {
 	return fmt.Sprintf("%.3f", float64(calls)/float64(requests))
 }
 
-func medianOf[T cmp.Ordered](samples []sample, of func(sample) T) T {
+func medianOf[T ~int64 | ~float64](samples []sample, of func(sample) T) T {
 	all := make([]T, len(samples))
 	for i, s := range samples {
 		all[i] = of(s)
@@ -94,13 +93,15 @@ func medianOf[T cmp.Ordered](samples []sample, of func(sample) T) T {
 	return median(all)
 }
 
-// median returns the middle value, the lower one of two; of none, zero.
-func median[T cmp.Ordered](values []T) T {
-	if len(values) == 0 {
-		var none T
-		return none
+// median returns the middle value, or the mean of the two in the middle; of
+// none, zero.
+func median[T ~int64 | ~float64](values []T) T {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	if n == 0 {
+		return 0
 	}
-	return slices.Sorted(slices.Values(values))[(len(values)-1)/2]
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
 func milliseconds(d time.Duration) string {

@@ -37,15 +37,20 @@ func TestACaseWithoutAYardstickHasNoRatioToOne(t *testing.T) {
 	}
 }
 
-func TestTheMedianOfAnEvenNumberIsTheLowerMiddle(t *testing.T) {
+func TestTheMedianIsTheMiddleOrTheMeanOfTheTwoThere(t *testing.T) {
 	t.Parallel()
-	if got := median([]int{4, 1, 3, 2}); got != 2 {
-		t.Errorf("got %d, want 2", got)
+	tests := []struct {
+		values []float64
+		want   float64
+	}{
+		{[]float64{5, 1, 3}, 3},
+		{[]float64{4, 1, 3, 2}, 2.5},
+		{[]float64{7}, 7},
+		{nil, 0},
 	}
-	if got := median([]int{5, 1, 3}); got != 3 {
-		t.Errorf("got %d, want 3", got)
-	}
-	if got := median([]int(nil)); got != 0 {
-		t.Errorf("of nothing: got %d, want 0", got)
+	for _, tt := range tests {
+		if got := median(tt.values); got != tt.want {
+			t.Errorf("%v: got %v, want %v", tt.values, got, tt.want)
+		}
 	}
 }

@@ -1,0 +1,179 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Proxy is a TCP proxy that makes the network between a client and a server
+// fail on demand.
+type Proxy struct {
+	target   string
+	listener net.Listener
+	delay    atomic.Int64 // nanoseconds that each chunk waits
+	accepted atomic.Int64
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	conns   map[net.Conn]struct{}
+	hole    chan struct{} // closed while bytes pass; open in a black hole
+	closing bool
+}
+
+// StartProxy listens on a free port of 127.0.0.1 and forwards to target. The
+// caller closes it.
+func StartProxy(target string) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), hole: make(chan struct{})}
+	close(p.hole)
+	p.wg.Go(p.accept)
+	return p, nil
+}
+
+// NewProxy starts a proxy for a test and closes it at the test's end.
+func NewProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	p, err := StartProxy(target)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// Addr is where the proxy listens.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Accepted is how many connections came in so far.
+func (p *Proxy) Accepted() int64 { return p.accepted.Load() }
+
+// Delay makes every chunk of bytes wait before it is passed on; zero ends it.
+func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
+
+// Blackhole starts or ends a black hole: connections are accepted and stay
+// open, and no byte passes in either direction. Bytes are held, not lost, as a
+// network that comes back delivers them in the end.
+func (p *Proxy) Blackhole(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	open := isClosed(p.hole)
+	switch {
+	case on && open && !p.closing:
+		p.hole = make(chan struct{})
+	case !on && !open:
+		close(p.hole)
+	}
+}
+
+// CloseConnections breaks every connection that is open now. New ones are
+// accepted as before.
+func (p *Proxy) CloseConnections() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Close ends the proxy and all its connections.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closing = true
+	p.mu.Unlock()
+	_ = p.listener.Close()
+	p.Blackhole(false)
+	p.CloseConnections()
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.accepted.Add(1)
+		p.wg.Go(func() { p.serve(client) })
+	}
+}
+
+func (p *Proxy) serve(client net.Conn) {
+	defer p.forget(client)
+	if !p.keep(client) {
+		return
+	}
+	p.passable()
+	server, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	defer p.forget(server)
+	if !p.keep(server) {
+		return
+	}
+	p.wg.Go(func() { p.forward(client, server) })
+	p.forward(server, client)
+}
+
+// forward copies until one side ends, and then ends both.
+func (p *Proxy) forward(dst, src net.Conn) {
+	defer dst.Close()
+	defer src.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		p.passable()
+		if d := time.Duration(p.delay.Load()); d > 0 && n > 0 {
+			time.Sleep(d)
+		}
+		if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// passable waits for the end of a black hole.
+func (p *Proxy) passable() {
+	p.mu.Lock()
+	hole := p.hole
+	p.mu.Unlock()
+	<-hole
+}
+
+// keep registers a connection, so that closing the proxy ends it.
+func (p *Proxy) keep(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *Proxy) forget(c net.Conn) {
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.EOF) {
+		return // a broken connection is as good as a closed one
+	}
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,80 @@
+package memorybackend
+
+import (
+	"math/bits"
+
+	"github.com/caddy-tollgate/ratelimit/policy"
+)
+
+// decideTokenBucket counts by the token bucket, also known as the leaky bucket
+// as a meter (ITU-T I.371, Annex A): it drains by Num units every
+// microsecond, a cost adds Den for each of its units, and what does not fit in
+// is refused.
+func decideTokenBucket(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
+	s = settle(s, r, now)
+	free := (r.Capacity - s.used) / r.Den
+	if cost > free {
+		missing := s.used - (r.Capacity - cost*r.Den)
+		return s, policy.Decision{
+			Remaining:  free,
+			RetryAfter: microseconds(ceilDiv(missing, r.Num)),
+			ResetAfter: microseconds(s.idle - s.at),
+		}
+	}
+	s.used += cost * r.Den
+	s.idle = s.at + ceilDiv(s.used, r.Num)
+	return s, policy.Decision{
+		Allowed:    true,
+		Remaining:  free - cost,
+		ResetAfter: microseconds(s.idle - s.at),
+	}
+}
+
+// settle brings a stored state to the present and into the rule's unit. Time
+// never moves back: with a clock behind the state's, the state stays as of its
+// own time, so nothing drains twice.
+func settle(s state, r *policy.Rule, now int64) state {
+	if s.used > 0 && s.den != r.Den {
+		s.used = rescale(s.used, s.den, r.Den, r.Capacity)
+	}
+	now = max(now, s.at)
+	used := drain(min(s.used, r.Capacity), now-s.at, r.Num)
+	return state{at: now, used: used, den: r.Den, idle: now + ceilDiv(used, r.Num), algorithm: tokenBucket}
+}
+
+// rescale converts used from the unit from to the unit to, rounded up so that
+// no fraction is forgiven, and cut at capacity.
+func rescale(used, from, to, capacity int64) int64 {
+	hi, lo := bits.Mul64(uint64(used), uint64(to))
+	if hi >= uint64(from) { // the quotient has more than 64 bits
+		return capacity
+	}
+	q, rem := bits.Div64(hi, lo, uint64(from))
+	if q >= uint64(capacity) {
+		return capacity
+	}
+	if rem > 0 {
+		q++
+	}
+	return int64(q)
+}
+
+// drain returns what is left of used after elapsed microseconds.
+func drain(used, elapsed, num int64) int64 {
+	hi, lo := bits.Mul64(uint64(elapsed), uint64(num))
+	if hi > 0 || lo >= uint64(used) {
+		return 0
+	}
+	return used - int64(lo)
+}
+
+// owingTokenBucket is a bucket that will have drained at the time until, or a
+// full one if that takes less long.
+func owingTokenBucket(r *policy.Rule, now, until int64) state {
+	used := r.Capacity
+	hi, lo := bits.Mul64(uint64(until-now), uint64(r.Num))
+	if hi == 0 && lo < uint64(r.Capacity) {
+		used = int64(lo)
+	}
+	return state{at: now, used: used, den: r.Den, idle: now + ceilDiv(used, r.Num), algorithm: tokenBucket}
+}

@@ -1,0 +1,131 @@
+package memorybackend
+
+import (
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tollgate/ratelimit/policy"
+)
+
+// FuzzRescaleIsExact compares the conversion between units with unbounded
+// integers.
+func FuzzRescaleIsExact(f *testing.F) {
+	f.Add(int64(60_000_000), int64(6_000_000), int64(600_000), int64(60_000_000))
+	f.Add(int64(419_999_997), int64(60_000_000), int64(10_000_000), int64(200_000_000))
+	f.Add(int64(8_100_089_999_999_989), int64(90_000_000_000), int64(3_600_000_000), int64(360_000_000_000_000))
+	f.Add(int64(8_640_000_000_000_000), int64(720_000_000), int64(31_622_400_000_000), int64(31_622_400_000_000))
+	f.Add(int64(math.MaxInt64), int64(1), int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Add(int64(1), int64(2), int64(1), int64(1))
+	f.Fuzz(func(t *testing.T, used, from, to, capacity int64) {
+		if used < 0 || from < 1 || to < 1 || capacity < 1 {
+			t.Skip("no state and no rule has such numbers")
+		}
+		want := new(big.Int).Mul(big.NewInt(used), big.NewInt(to))
+		want.Add(want, big.NewInt(from-1))
+		want.Quo(want, big.NewInt(from))
+		if most := big.NewInt(capacity); want.Cmp(most) > 0 {
+			want = most
+		}
+		if got := rescale(used, from, to, capacity); got != want.Int64() {
+			t.Errorf("rescale(%d, %d, %d, %d) = %d, want %d", used, from, to, capacity, got, want)
+		}
+	})
+}
+
+// FuzzDrainIsExact compares what comes back in a time with unbounded integers.
+func FuzzDrainIsExact(f *testing.F) {
+	f.Add(int64(60_000_000), int64(6_000_000), int64(1))
+	f.Add(int64(1_000_000_000_000), int64(6_307_200_000_000_000), int64(100_000))
+	f.Add(int64(1_000), int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Add(int64(0), int64(0), int64(1))
+	f.Fuzz(func(t *testing.T, used, elapsed, num int64) {
+		if used < 0 || elapsed < 0 || num < 1 {
+			t.Skip("no state and no rule has such numbers")
+		}
+		want := new(big.Int).Mul(big.NewInt(elapsed), big.NewInt(num))
+		want.Sub(big.NewInt(used), want)
+		if want.Sign() < 0 {
+			want.SetInt64(0)
+		}
+		if got := drain(used, elapsed, num); got != want.Int64() {
+			t.Errorf("drain(%d, %d, %d) = %d, want %d", used, elapsed, num, got, want)
+		}
+	})
+}
+
+func TestAStateTellsWhichAlgorithmWroteIt(t *testing.T) {
+	rule := limit(t, "10/1m")
+	written, _ := decide(state{}, rule, start, 1)
+	inherited := owing(rule, start, start+1)
+	if written.algorithm != tokenBucket || inherited.algorithm != tokenBucket || tokenBucket == unseen {
+		t.Errorf("algorithms: written %d, inherited %d; want %d, which is not %d", written.algorithm, inherited.algorithm, tokenBucket, unseen)
+	}
+}
+
+// Time of a key in Redis is counted in milliseconds, rounded up.
+func TestAStateExpiresInWholeMillisecondsAfterItsWrite(t *testing.T) {
+	for _, row := range []struct {
+		limit string
+		cost  int64
+		want  int64 // microseconds after the write
+	}{
+		{"10/1m", 1, 6_000_000},
+		{"7/1m", 1, 8_572_000}, // 8571428.57
+		{"1000000/1s", 1, 1_000},
+		{"1000000/1s", 1_000, 1_000},
+		{"1000000/1s", 1_001, 2_000},
+		{"1/366d", 1, 366 * 24 * 3600 * 1_000_000},
+	} {
+		s, _ := decide(state{}, limit(t, row.limit), start, row.cost)
+		if got := s.expiry() - start; got != row.want {
+			t.Errorf("%s, cost %d: expires after %d µs, want %d", row.limit, row.cost, got, row.want)
+		}
+	}
+}
+
+func TestADebtIsATimeAndAtMostAFullBucket(t *testing.T) {
+	rule := limit(t, "10/1m") // a unit is six seconds
+	for _, row := range []struct{ until, used, idle int64 }{
+		{start - 1, 0, 0},
+		{start, 0, 0},
+		{start + 1, 1, start + 1},
+		{start + 6_000_000, 6_000_000, start + 6_000_000},
+		{start + 59_999_999, 59_999_999, start + 59_999_999},
+		{start + 60_000_000, 60_000_000, start + 60_000_000},
+		{start + 60_000_001, 60_000_000, start + 60_000_000},
+		{math.MaxInt64, 60_000_000, start + 60_000_000},
+	} {
+		s := owing(rule, start, row.until)
+		if s.used != row.used || s.idle != row.idle {
+			t.Errorf("in debt until %+d µs: used %d, idle %+d; want %d, %+d", row.until-start, s.used, s.idle-start, row.used, row.idle-start)
+		}
+	}
+	fast := limit(t, "1000000000000/1s")
+	if s := owing(fast, start, math.MaxInt64); s.used != fast.Capacity {
+		t.Errorf("a debt beyond 64 bits: used %d, want %d", s.used, fast.Capacity)
+	}
+}
+
+// start is a time at which tests start.
+const start = int64(1_773_500_966_535_897)
+
+// limit reads "<count>/<window> [burst <n>]" as a rule.
+func limit(tb testing.TB, text string) *policy.Rule {
+	tb.Helper()
+	text, burst, _ := strings.Cut(text, " burst ")
+	l, err := policy.ParseLimit(text)
+	if err == nil && burst != "" {
+		l.Burst, err = strconv.ParseInt(burst, 10, 64)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r, err := policy.NewRule(l, policy.TokenBucket)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}

@@ -1,0 +1,230 @@
+package policy_test
+
+import (
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/caddy-tollgate/ratelimit/policy"
+)
+
+func TestARuleIsTheLimitInLowestTerms(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		limit              policy.Limit
+		num, den, capacity int64
+	}{
+		{policy.Limit{Count: 100, Window: time.Minute}, 1, 600_000, 60_000_000},
+		{policy.Limit{Count: 7, Window: time.Minute}, 7, 60_000_000, 420_000_000},
+		{policy.Limit{Count: 3, Window: 10 * time.Second}, 3, 10_000_000, 30_000_000},
+		{policy.Limit{Count: 10, Window: time.Second, Burst: 50}, 1, 100_000, 5_000_000},
+		{policy.Limit{Count: 10, Window: time.Second, Burst: 1}, 1, 100_000, 100_000},
+		{policy.Limit{Count: 1_000_000, Window: time.Second}, 1, 1, 1_000_000},
+		{policy.Limit{Count: 5_000_000, Window: time.Second}, 5, 1, 5_000_000},
+		{policy.Limit{Count: policy.MaxCount, Window: day}, 625, 54, 54_000_000_000_000},
+		{policy.Limit{Count: 1, Window: policy.MaxWindow}, 1, 31_622_400_000_000, 31_622_400_000_000},
+	} {
+		r, err := policy.NewRule(tt.limit, policy.TokenBucket)
+		if err != nil {
+			t.Errorf("%s: %v", tt.limit, err)
+			continue
+		}
+		want := policy.Rule{Limit: tt.limit, Algorithm: policy.TokenBucket, Num: tt.num, Den: tt.den, Capacity: tt.capacity}
+		if *r != want {
+			t.Errorf("%s: got %+v, want %+v", tt.limit, *r, want)
+		}
+	}
+}
+
+// 2^53-1 = 20394401 x 441650591, and 2^53 = 2^20 x 2^33: the last capacity that
+// fits and the first that does not.
+func TestACapacityFitsBelowTwoToThe53AndNotAtIt(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		window time.Duration
+		burst  int64
+		want   int64 // 0: refused
+	}{
+		{20_394_401 * time.Microsecond, 441_650_591, 1<<53 - 1},
+		{1 << 20 * time.Microsecond, 1<<33 - 1, 1<<53 - 1<<20},
+		{1 << 20 * time.Microsecond, 1 << 33, 0},
+		{20_394_401 * time.Microsecond, 441_650_592, 0},
+		{policy.MaxWindow, policy.MaxCount, 0}, // beyond 64 bits, too
+	} {
+		l := policy.Limit{Count: 1, Window: tt.window, Burst: tt.burst}
+		r, err := policy.NewRule(l, policy.TokenBucket)
+		switch {
+		case tt.want == 0 && err == nil:
+			t.Errorf("%s: got capacity %d, want an error", l, r.Capacity)
+		case tt.want != 0 && (err != nil || r.Capacity != tt.want):
+			t.Errorf("%s: got %+v, %v, want capacity %d", l, r, err, tt.want)
+		}
+	}
+}
+
+func TestALimitBeyondExactArithmeticIsRefusedWithWhatToWrite(t *testing.T) {
+	t.Parallel()
+	_, err := policy.NewRule(policy.Limit{Count: 1, Window: 365 * day, Burst: 1000}, policy.TokenBucket)
+	const want = "limit 1/365d burst 1000 cannot be counted exactly: its burst of 1000 times 31536000000000 " +
+		"(the window in microseconds, reduced by the count) reaches 2^53; write a smaller burst, a shorter window, " +
+		"or a count that shares more factors with the window"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+// Whatever the limit, a rule says the same rate and capacity as its limit, in
+// integers that a float64 holds.
+func TestARuleIsExactOrRefused(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		l := anyLimit(t)
+		l.Count = max(1, l.Count)
+		l.Burst = rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(1, policy.MaxCount)).Draw(t, "burst")
+		r, err := policy.NewRule(l, policy.TokenBucket)
+
+		window, count := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Count)
+		gcd := new(big.Int).GCD(nil, nil, window, count)
+		den := new(big.Int).Div(window, gcd)
+		capacity := new(big.Int).Mul(den, big.NewInt(l.Capacity()))
+		fits := capacity.Cmp(big.NewInt(1<<53)) < 0
+		switch {
+		case !fits && err == nil:
+			t.Fatalf("%s: capacity %s was accepted", l, capacity)
+		case fits && err != nil:
+			t.Fatalf("%s: capacity %s was refused: %v", l, capacity, err)
+		case fits && (r.Capacity != capacity.Int64() || r.Den != den.Int64() || r.Num != new(big.Int).Div(count, gcd).Int64()):
+			t.Fatalf("%s: got %+v, want den %s and capacity %s", l, *r, den, capacity)
+		}
+	})
+}
+
+func TestALimitOfZeroDeniesEverythingByAnyAlgorithm(t *testing.T) {
+	t.Parallel()
+	for _, a := range []policy.Algorithm{policy.TokenBucket, policy.SlidingLog, ""} {
+		r, err := policy.NewRule(policy.Limit{Window: time.Minute}, a)
+		if err != nil || !r.DenyAll() || r.Capacity != 0 {
+			t.Errorf("%q: got %+v, %v, want a rule that denies all", a, r, err)
+		}
+	}
+	r, err := policy.NewRule(policy.Limit{Count: 1, Window: time.Minute}, "")
+	if err != nil || r.DenyAll() || r.Algorithm != policy.TokenBucket {
+		t.Errorf("got %+v, %v, want a token bucket that denies not all", r, err)
+	}
+}
+
+func TestARuleRefusesABrokenLimitBeforeItComputes(t *testing.T) {
+	t.Parallel()
+	_, err := policy.NewRule(policy.Limit{Count: 1}, policy.TokenBucket)
+	if want := "limit: window 0s must be positive, like 1s or 1m"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestAnAlgorithmThatIsNotThereYetIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, a := range []policy.Algorithm{policy.LeakyBucket, policy.FixedWindow, policy.SlidingWindow, policy.SlidingLog} {
+		_, err := policy.NewRule(policy.Limit{Count: 1, Window: time.Minute}, a)
+		want := "algorithm " + string(a) + " is not available in this version; write token_bucket, or leave the word out"
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestACostThatCanNeverBeGrantedIsRefused(t *testing.T) {
+	t.Parallel()
+	const hint = " at once; raise the burst or lower the cost"
+	for _, tt := range []struct {
+		limit policy.Limit
+		cost  int64
+		want  string
+	}{
+		{policy.Limit{Count: 5, Window: time.Minute}, 0, ""},
+		{policy.Limit{Count: 5, Window: time.Minute}, 1, ""},
+		{policy.Limit{Count: 5, Window: time.Minute}, 5, ""},
+		{policy.Limit{Count: 5, Window: time.Minute}, 6, "cost 6 can never be granted: the limit 5/1m gives at most 5" + hint},
+		{policy.Limit{Count: 5, Window: time.Minute, Burst: 2}, 3, "cost 3 can never be granted: the limit 5/1m burst 2 gives at most 2" + hint},
+		{policy.Limit{Count: 5, Window: time.Minute, Burst: 9}, 9, ""},
+		{policy.Limit{Count: 5, Window: time.Minute}, -1, "cost -1 is negative; write a whole number from 0"},
+		{policy.Limit{Window: time.Minute}, 3, ""}, // denied at any cost
+		{policy.Limit{Window: time.Minute}, -1, "cost -1 is negative; write a whole number from 0"},
+	} {
+		r, err := policy.NewRule(tt.limit, policy.TokenBucket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := r.CheckCost(tt.cost); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s, cost %d: got %q, want %q", tt.limit, tt.cost, got, tt.want)
+		}
+	}
+}
+
+func TestWordsAreReadWithTheirDefaultsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	type parsed struct {
+		word string
+		err  error
+	}
+	algorithm := func(s string) parsed { w, err := policy.ParseAlgorithm(s); return parsed{string(w), err} }
+	mode := func(s string) parsed { w, err := policy.ParseMode(s); return parsed{string(w), err} }
+	onError := func(s string) parsed { w, err := policy.ParseOnError(s); return parsed{string(w), err} }
+
+	for _, tt := range []struct {
+		what     string
+		parse    func(string) parsed
+		fallback string
+		words    string
+		choice   string
+	}{
+		{"algorithm", algorithm, "token_bucket", "token_bucket leaky_bucket fixed_window sliding_window sliding_log", "token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log"},
+		{"mode", mode, "enforce", "enforce shadow", "enforce or shadow"},
+		{"on_error", onError, "local", "open closed local", "open, closed or local"},
+	} {
+		if got := tt.parse(""); got.err != nil || got.word != tt.fallback {
+			t.Errorf("%s: empty gives %+v, want %s", tt.what, got, tt.fallback)
+		}
+		for _, w := range strings.Fields(tt.words) {
+			if got := tt.parse(w); got.err != nil || got.word != w {
+				t.Errorf("%s %s: got %+v", tt.what, w, got)
+			}
+			for _, wrong := range []string{strings.ToUpper(w), w + " ", w[1:]} {
+				want := "unknown " + tt.what + ` "` + wrong + `"; write ` + tt.choice
+				if got := tt.parse(wrong); got.err == nil || got.err.Error() != want || got.word != "" {
+					t.Errorf("%s %q: got %+v, want error %s", tt.what, wrong, got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestOnlyAnEnforcedBucketRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		shadow  []bool
+		allowed []bool
+		want    bool
+	}{
+		{"no bucket", nil, nil, true},
+		{"all allow", []bool{false, true}, []bool{true, true}, true},
+		{"an enforced one refuses", []bool{false, false}, []bool{true, false}, false},
+		{"a shadow one refuses", []bool{true, false}, []bool{false, true}, true},
+		{"both refuse", []bool{true, false}, []bool{false, false}, false},
+	} {
+		buckets, decisions := make([]policy.Bucket, len(tt.shadow)), make([]policy.Decision, len(tt.shadow))
+		for i := range buckets {
+			buckets[i].Shadow, decisions[i].Allowed = tt.shadow[i], tt.allowed[i]
+		}
+		if got := policy.Allowed(buckets, decisions); got != tt.want {
+			t.Errorf("%s: got %t, want %t", tt.name, got, tt.want)
+		}
+	}
+}

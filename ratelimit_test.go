@@ -1,0 +1,63 @@
+package ratelimit_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// handlerJSON is a configuration with one server whose only handler is the one
+// given, and with the app given.
+func handlerJSON(app, handler string) []byte {
+	return []byte(`{"admin":{"disabled":true},"apps":{"rate_limit":` + app + `,"http":{"servers":{"s":{"listen":["127.0.0.1:0"],
+		"routes":[{"handle":[` + handler + `]}]}}}}}`)
+}
+
+func TestEachMistakeInJSONIsAnErrorThatSaysWhatToWrite(t *testing.T) {
+	for _, c := range []struct{ name, app, handler, want string }{
+		{"nothing", `{}`, `{"handler":"rate_limit"}`, "rate_limit limits nothing; write a limit"},
+		{"zone without a name", `{}`, `{"handler":"rate_limit","zones":[{"limit":1,"window":"1s"}]}`, "a zone needs a name"},
+		{"zone without a limit", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","window":"1s"}]}`, "zone a: limit is missing"},
+		{"zone without a window", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1}]}`, "zone a: limit: window 0s must be positive"},
+		{"negative limit", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":-1,"window":"1s"}]}`, "count -1 is negative"},
+		{"unknown field", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limits":1,"window":"1s"}]}`, `unknown field "limits"`},
+		{"undefined reference", `{}`, `{"handler":"rate_limit","zones":[{"name":"a"}]}`, "zone a has no limit here"},
+		{"zone twice", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"},{"name":"a","limit":1,"window":"1s"}]}`, "zone a is defined twice"},
+		{
+			"zones that differ in two handlers", `{}`,
+			`{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}]},{"handler":"rate_limit","zones":[{"name":"a","limit":2,"window":"1s"}]}`,
+			"zone a is defined differently in two places (rate_limit handler 1; rate_limit handler 2)",
+		},
+		{
+			"zone that differs from the app's", `{"zones":[{"name":"a","limit":1,"window":"1s"}]}`,
+			`{"handler":"rate_limit","zones":[{"name":"a","limit":2,"window":"1s"}]}`,
+			"(the global option rate_limit; rate_limit handler 1)",
+		},
+		{"app's zone without a limit", `{"zones":[{"name":"a"}]}`, `{"handler":"rate_limit","zones":[{"name":"a"}]}`, "the global option defines zones, so this one needs a limit"},
+		{"jitter", `{}`, `{"handler":"rate_limit","jitter":2,"zones":[{"name":"a","limit":1,"window":"1s"}]}`, "jitter 2 is out of range"},
+		{"headers", `{}`, `{"handler":"rate_limit","headers":["y"],"zones":[{"name":"a","limit":1,"window":"1s"}]}`, `headers "y" is not known`},
+		{"on_error", `{}`, `{"handler":"rate_limit","on_error":"panic","zones":[{"name":"a","limit":1,"window":"1s"}]}`, `unknown on_error "panic"`},
+		{"tiers without a provider", `{}`, `{"handler":"rate_limit","tiers":true}`, "tiers needs a provider"},
+		{"source of two kinds", `{}`, `{"handler":"rate_limit","identify":{"sources":[{"placeholder":"{a}","api_key":{"in":"header","name":"X"}}]},"zones":[{"name":"a","limit":1,"window":"1s"}]}`, "a source of identify is one of"},
+		{"key without a provider", `{}`, `{"handler":"rate_limit","identify":{"sources":[{"api_key":{"in":"header","name":"X"}}]},"zones":[{"name":"a","limit":1,"window":"1s"}]}`, "identify api_key needs a provider"},
+		{"unknown backend", `{"backend":{"backend":"memcached"}}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}]}`, "rate_limit.backends.memcached"},
+		{"other limiter's zone", `{}`, `{"handler":"rate_limit","rate_limits":{"a":{"max_events":5,"window":"1m"}}}`, "zone a: events and window count by the algorithm sliding_log"},
+		{"other limiter's zone without a window", `{}`, `{"handler":"rate_limit","rate_limits":{"a":{"max_events":0}}}`, "zone a: window is missing"},
+		{"other limiter's zone that is null", `{}`, `{"handler":"rate_limit","rate_limits":{"a":null}}`, "zone a: it is null"},
+		{"other limiter's zone of the same name", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}],"rate_limits":{"a":{"max_events":0,"window":"1m"}}}`, "zone a is defined twice"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := provision(handlerJSON(c.app, c.handler))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant something with %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestTheOtherLimitersJSONLoadsUnchanged(t *testing.T) {
+	err := provision(handlerJSON(`{}`, `{"handler":"rate_limit","rate_limits":{"static":{"match":[{"method":["GET"]}],"key":"static","window":"1m","max_events":0}},
+		"jitter":0.2,"sweep_interval":"1m","distributed":{"read_interval":"5s","write_interval":"5s"},"storage":{"module":"file_system","root":"/tmp"},"log_key":true}`))
+	if err != nil {
+		t.Error(err)
+	}
+}

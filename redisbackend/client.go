@@ -1,0 +1,193 @@
+package redisbackend
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/zap"
+)
+
+const (
+	// maxWaiting bounds the calls that wait for a connection. More could not be
+	// served in time anyway.
+	maxWaiting = 4096
+
+	// poolTimeout bounds the wait inside the library's pool, where nobody
+	// should wait at all: there is a connection for every sender.
+	poolTimeout = 20 * time.Millisecond
+
+	// topologyInterval is how stale the map of a Cluster may be if nothing
+	// tells of a change.
+	topologyInterval = 10 * time.Second
+)
+
+// client is the connections to one Redis and what is known of its state. It is
+// shared by all configurations with equal settings, and holds nothing of any.
+type client struct {
+	rdb     redis.UniversalClient
+	cluster *redis.ClusterClient // the same, if it is a Cluster
+	address string
+
+	socketTimeout time.Duration
+	created       time.Time
+	queue         chan *call
+	lastReply     atomic.Int64 // nanoseconds since created at which Redis last answered
+	tooOld        atomic.Bool  // the server was, when last asked
+
+	breakers breakers
+	tenancy  tenancy
+
+	ctx    context.Context // ends with the client
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	ended bool           // nothing is started any more
+	wg    sync.WaitGroup // what was started
+}
+
+// newClient prepares a client; no connection is made before it is needed.
+func newClient(s *settings) (*client, error) {
+	rdb, err := connect(s)
+	if err != nil {
+		return nil, err
+	}
+	c := &client{
+		rdb: rdb, address: s.address(), socketTimeout: s.SocketTimeout,
+		created: time.Now(), queue: make(chan *call, maxWaiting),
+	}
+	c.cluster, _ = rdb.(*redis.ClusterClient)
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.breakers.init(c)
+	// One connection is left for probes, so that they do not wait behind calls
+	// that a dead server keeps.
+	for range max(1, s.Connections-1) {
+		c.spawn(c.sender)
+	}
+	return c, nil
+}
+
+// Destruct ends the client and waits for everything that it started.
+func (c *client) Destruct() error {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	c.cancel()
+	err := c.rdb.Close() // wakes senders that wait for an answer
+	c.wg.Wait()
+	return err
+}
+
+// spawn runs f in the background, unless the client has ended.
+func (c *client) spawn(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.wg.Go(f)
+	}
+}
+
+// connect builds the library's client for the settings.
+func connect(s *settings) (redis.UniversalClient, error) {
+	quietLibrary()
+	tlsConfig, err := s.TLS.config()
+	if err != nil {
+		return nil, err
+	}
+	u := &redis.UniversalOptions{
+		Addrs: s.Addrs, MasterName: s.Sentinel, DB: s.DB, TLSConfig: tlsConfig,
+		Username: s.Username, Password: s.Password, SentinelUsername: s.SentinelUser, SentinelPassword: s.SentinelPass,
+		Protocol: 2, DisableIdentity: true, // nothing of RESP3 is used; fewer commands per connection
+		MaxRetries: -1, DialerRetries: 1, // a call that may have run is never sent again
+		ReadTimeout: s.SocketTimeout, WriteTimeout: s.SocketTimeout, DialTimeout: s.SocketTimeout,
+		ContextTimeoutEnabled: true,
+		PoolSize:              s.Connections, MaxActiveConns: s.Connections, PipelinePoolSize: -1, PoolTimeout: poolTimeout,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	switch {
+	case s.Sentinel != "":
+		return redis.NewFailoverClient(u.Failover()), nil
+	case len(s.Addrs) > 1:
+		o := u.Cluster()
+		o.DisableRoutingPolicies = true // one kind of command, with its keys at a known place
+		o.ClusterStateReloadInterval = topologyInterval
+		return redis.NewClusterClient(o), nil
+	default:
+		o := u.Simple()
+		o.Network = s.Network
+		return redis.NewClient(o), nil
+	}
+}
+
+// quietLibrary sends what the library would print to standard error, a line
+// for every failed connection, to Caddy's log at the level debug.
+var quietLibrary = sync.OnceFunc(func() { redis.SetLogger(libraryLog{}) })
+
+type libraryLog struct{}
+
+func (libraryLog) Printf(_ context.Context, format string, v ...any) {
+	caddy.Log().Named("redis").WithOptions(zap.AddCallerSkip(1)).Sugar().Debugf(format, v...)
+}
+
+// sender sends calls, one at a time, until the client ends.
+func (c *client) sender() {
+	for {
+		select {
+		case call := <-c.queue:
+			if !call.begin() {
+				call.release() // its caller has gone; it never ran
+				continue
+			}
+			c.send(call)
+			if !call.end() {
+				call.release() // its caller has gone; the answer came too late
+			}
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// send is the one place where calls leave for Redis.
+func (c *client) send(call *call) {
+	call.reply, call.err = c.run(c.ctx, call)
+	if call.err == nil {
+		c.lastReply.Store(int64(time.Since(c.created)))
+		if c.cluster != nil {
+			c.breakers.known.Store(true)
+		}
+	}
+}
+
+// run sends a call and, if the server does not know its script, sends it once
+// more with the script's text: a call that answers NOSCRIPT has not run.
+func (c *client) run(ctx context.Context, call *call) (string, error) {
+	cmd := onceCmd{redis.NewStringCmd(ctx, call.args...)}
+	err := c.rdb.Process(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = onceCmd{redis.NewStringCmd(ctx, call.withText()...)}
+		err = c.rdb.Process(ctx, cmd)
+	}
+	return cmd.Val(), err
+}
+
+// onceCmd is a command that the library does not repeat after a failure in
+// which it may have run.
+type onceCmd struct{ *redis.StringCmd }
+
+// NoRetry tells the library.
+func (onceCmd) NoRetry() bool { return true }
+
+// silentFor is how long Redis has not answered anything.
+func (c *client) silentFor() time.Duration {
+	return time.Since(c.created) - time.Duration(c.lastReply.Load())
+}
+
+var (
+	_ caddy.Destructor = (*client)(nil)
+	_ redis.Cmder      = onceCmd{}
+)

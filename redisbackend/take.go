@@ -1,0 +1,94 @@
+package redisbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tollgate/ratelimit/policy"
+)
+
+// Take asks Redis for every bucket of a request: see package policy for what a
+// bucket and a decision are. It returns within the timeout. Every error wraps
+// ErrUnavailable, and the decisions then mean nothing.
+func (b *Backend) Take(ctx context.Context, buckets []policy.Bucket, decisions []policy.Decision) error {
+	if len(buckets) == 0 {
+		return nil
+	}
+	if b.client.cluster != nil && !oneIdentity(buckets) {
+		return b.takeSlots(ctx, buckets, decisions)
+	}
+	f, err := b.client.admit(b.takeCall(buckets))
+	if err != nil {
+		return err
+	}
+	if err := f.send(ctx, b.timeout); err != nil {
+		return nameScope(err, buckets)
+	}
+	defer f.call.release()
+	return f.call.decode(buckets, decisions)
+}
+
+// takeCall encodes a call of lua/take.lua.
+func (b *Backend) takeCall(buckets []policy.Bucket) *call {
+	c := newCall(takeScript)
+	for i := range buckets {
+		c.addKey(b.prefix, &buckets[i])
+	}
+	c.addTime(b.clock)
+	for i := range buckets {
+		c.appendBucket(&buckets[i])
+	}
+	c.endPart()
+	c.seal(len(buckets))
+	return c
+}
+
+// decode reads the reply of lua/take.lua.
+func (c *call) decode(buckets []policy.Bucket, decisions []policy.Decision) error {
+	if len(c.reply) != numberSize+len(buckets)*decisionSize {
+		return failed(fmt.Errorf("a reply of %d bytes to %d buckets", len(c.reply), len(buckets)))
+	}
+	for i := range buckets {
+		retry := c.micros(1 + 3*i)
+		decisions[i] = policy.Decision{
+			Allowed:    retry == 0,
+			Remaining:  c.number(2 + 3*i),
+			RetryAfter: retry,
+			ResetAfter: c.micros(3 + 3*i),
+		}
+	}
+	return nil
+}
+
+// nameScope says which bucket's key holds something else than a string; the
+// script only knows its number.
+func nameScope(err error, buckets []policy.Bucket) error {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return err
+	}
+	number, ok := strings.CutPrefix(reply.Error(), "WRONGTYPE ")
+	if !ok {
+		return err
+	}
+	i, _ := strconv.Atoi(number)
+	if i < 1 || i > len(buckets) {
+		return err
+	}
+	return failed(fmt.Errorf("%w: the key of the scope %s holds something else than a bucket; delete it, or write another key_prefix",
+		reply, buckets[i-1].Scope))
+}
+
+func oneIdentity(buckets []policy.Bucket) bool {
+	for i := range buckets {
+		if buckets[i].Identity != buckets[0].Identity {
+			return false
+		}
+	}
+	return true
+}

@@ -8,14 +8,21 @@ import (
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
-// benchmark measures a decision on n buckets of one of so many clients.
+// plenty is a limit that no benchmark reaches.
+const plenty = "1000000000000/1d"
+
+// benchmark measures a decision on n buckets of one of so many clients. The
+// cost keeps them from being idle when their turn comes again.
 func benchmark(b *testing.B, n, clients int) {
 	s := NewStore(DefaultMaxKeys)
-	r := limit(b, "1000000/1s")
+	r := limit(b, plenty)
 	requests := make([][]policy.Bucket, clients)
 	decisions := make([]policy.Decision, n)
 	for i := range requests {
 		requests[i] = clientRequest(i, n, r)
+		for j := range requests[i] {
+			requests[i][j].Cost = max(1, int64(clients)*50)
+		}
 		s.Take(Now(), requests[i], decisions)
 	}
 	b.ReportAllocs()
@@ -53,7 +60,7 @@ func BenchmarkRefused(b *testing.B) {
 
 func BenchmarkParallel(b *testing.B) {
 	s := NewStore(DefaultMaxKeys)
-	r := limit(b, "1000000/1s")
+	r := limit(b, plenty)
 	var clients atomic.Int64
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

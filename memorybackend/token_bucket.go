@@ -12,25 +12,23 @@ import (
 // is refused.
 func decideTokenBucket(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
 	s = settle(s, r, now)
-	free := (r.Capacity - s.used) / r.Den
-	if cost > free {
+	d := policy.Decision{Remaining: (r.Capacity - s.used) / r.Den}
+	if cost <= d.Remaining {
+		d.Allowed = true
+		d.Remaining -= cost
+		s.used += cost * r.Den
+	} else {
 		missing := s.used - (r.Capacity - cost*r.Den)
-		return s, policy.Decision{
-			Remaining:  free,
-			RetryAfter: microseconds(ceilDiv(missing, r.Num)),
-			ResetAfter: microseconds(s.idle - s.at),
-		}
+		d.RetryAfter = microseconds(ceilDiv(missing, r.Num))
 	}
-	s.used += cost * r.Den
-	s.idle = s.at + ceilDiv(s.used, r.Num)
-	return s, policy.Decision{
-		Allowed:    true,
-		Remaining:  free - cost,
-		ResetAfter: microseconds(s.idle - s.at),
-	}
+	reset := ceilDiv(s.used, r.Num)
+	s.idle = s.at + reset
+	d.ResetAfter = microseconds(reset)
+	return s, d
 }
 
-// settle brings a stored state to the present and into the rule's unit. Time
+// settle brings a stored state to the present and into the rule's unit; idle is
+// left to whoever knows what is used in the end. Time
 // never moves back: with a clock behind the state's, the state stays as of its
 // own time, so nothing drains twice.
 func settle(s state, r *policy.Rule, now int64) state {
@@ -39,7 +37,7 @@ func settle(s state, r *policy.Rule, now int64) state {
 	}
 	now = max(now, s.at)
 	used := drain(min(s.used, r.Capacity), now-s.at, r.Num)
-	return state{at: now, used: used, den: r.Den, idle: now + ceilDiv(used, r.Num), algorithm: tokenBucket}
+	return state{at: now, used: used, den: r.Den, algorithm: tokenBucket}
 }
 
 // rescale converts used from the unit from to the unit to, rounded up so that

@@ -227,13 +227,21 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 	}
 
+	if passed, err := h.decide(w, r); !passed {
+		return err
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// decide counts the request and says so in the headers, or refuses it.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (passed bool, err error) {
 	e := newEvaluation(h, r)
 	defer e.release()
 	if refusal := e.decide(r.Context()); refusal != nil {
-		return h.refuse(w, r, e, refusal)
+		return false, h.refuse(w, r, e, refusal)
 	}
 	e.report.writeHeaders(w.Header(), h.families)
-	return next.ServeHTTP(w, r)
+	return true, nil
 }
 
 // Interface guards

@@ -22,7 +22,7 @@ build: ## Build bin/caddy: Caddy with Tollgate
 
 .PHONY: run
 run: build ## Build, then serve examples/quickstart on :8080
-	@echo "serving a limited API on http://localhost:8080; try:  curl -i localhost:8080/  (a few times; Ctrl-C here stops it)"
+	@echo "serving a limited API on http://localhost:8080; try:  for i in 1 2 3 4 5 6; do curl -i localhost:8080/; done  (Ctrl-C here stops it)"
 	@exec bin/caddy run --config examples/quickstart/Caddyfile </dev/null
 
 .PHONY: xcaddy

@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,5 +96,20 @@ func TestWhatIsDecidedWithoutRedisIsNoCommand(t *testing.T) {
 	c.get("/", with("X-Cost", "6")).wantStatus(t, 400)
 	if calls := commandCalls(t, looker)["evalsha"] - before["evalsha"]; calls != 0 {
 		t.Errorf("%d calls, want none", calls)
+	}
+}
+
+func TestTwoPrefixesOnOneRedisDoNotMeet(t *testing.T) {
+	t.Parallel()
+	server := testserver.NewRedis(t)
+	for _, prefix := range []string{"staging", "production"} {
+		c := startCaddy(t, trusting+":{$PORT} {\n rate_limit 2/1d login\n respond welcome\n }\n",
+			redisBackend(server, "timeout 10s", "key_prefix "+prefix))
+		c.sequence(3, "/").want(t, tally{200: 2, 429: 1})
+	}
+	keys := storedKeys(t, inspect(t, server))
+	slices.Sort(keys)
+	if want := []string{"production:{127.0.0.1}:login", "staging:{127.0.0.1}:login"}; !slices.Equal(keys, want) {
+		t.Errorf("keys: got %q, want %q", keys, want)
 	}
 }

@@ -95,7 +95,8 @@ type caddy struct {
 
 // startCaddy runs Caddy with a Caddyfile until the test ends. Further
 // environment variables are given as NAME=value. A process that does not come
-// up, does not stop, or logs a panic fails the test.
+// up, does not stop, or logs a panic (or, if it was built to, a data race) fails
+// the test.
 func startCaddy(t *testing.T, caddyfile string, env ...string) *caddy {
 	t.Helper()
 	c := newCaddy(t, env...)
@@ -232,8 +233,10 @@ func (c *caddy) stop() {
 // that failed.
 func (c *caddy) report() {
 	text := c.log.String()
-	if strings.Contains(text, "panic") || strings.Contains(text, "fatal error:") {
-		c.t.Errorf("Caddy panicked")
+	for _, sign := range []string{"panic", "fatal error:", "DATA RACE"} {
+		if strings.Contains(text, sign) {
+			c.t.Errorf("%q stands in the log of Caddy", sign)
+		}
 	}
 	if c.t.Failed() {
 		const most = 20_000

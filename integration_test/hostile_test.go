@@ -433,6 +433,38 @@ func TestRefusalsAreSampledInTheLog(t *testing.T) {
 	}
 }
 
+// Requests that are odd and yet well-formed, or nearly, are counted like all
+// others.
+func TestOddRequestsAreCountedLikeOthers(t *testing.T) {
+	t.Parallel()
+	onEachBackend(t, func(t *testing.T, backend string) {
+		c := startCaddy(t, tiered+`
+:{$PORT} {
+	rate_limit {
+		tiers
+		zone odd {
+			limit 2/1d
+			key {http.request.method}{http.request.uri}
+		}
+	}
+	respond "welcome"
+}`, backend)
+		for i, line := range []string{
+			"GET http://elsewhere.test/path HTTP/1.1", "GET / HTTP/1.0", "GET /%2e%2e/%00 HTTP/1.1", "GET /a%zz HTTP/1.1",
+			"GET //// HTTP/1.1", "GET /\xff\xfe HTTP/1.1", "M-SEARCH / HTTP/1.1", "get / HTTP/1.1", "PRI / HTTP/1.1", "GET /?%zz&;;= HTTP/1.1", "GET /{http.request.uri} HTTP/1.1",
+		} {
+			var statuses []int
+			for range 4 {
+				statuses = append(statuses, statusOf(t, c.raw(fmt.Sprintf("%s\r\nHost: example.com\r\nConnection: close\r\nX-Forwarded-For: 203.0.113.%d\r\n\r\n", line, i))))
+			}
+			refused := slices.Equal(statuses, []int{400, 400, 400, 400}) // by Caddy, which does not take it for HTTP
+			if counted := slices.Equal(statuses, []int{200, 200, 429, 429}); !counted && !refused {
+				t.Errorf("%s: got %v, want two to pass", line, statuses)
+			}
+		}
+	})
+}
+
 // A client that goes away in the middle of its request must not take anything
 // down with it.
 func TestClientsThatHangUpAreHarmless(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"testing"
+	"time"
 )
 
 // tiered is the head of a Caddyfile with three tiers and two API keys, whose
@@ -278,10 +279,10 @@ func TestWithoutAnAnonymousTierStrangersGetTheStrictestLimit(t *testing.T) {
 	}
 }
 `, sha256.Sum256([]byte(acmeKey)))+tieredSite)
-	a := c.get("/").wantStatus(t, 200)
-	a.wantNumber(t, "X-RateLimit-Limit", 30)
+	start := time.Now()
 	count := c.sequence(60, "/")
-	if count[200] > 31 || count[429] < 29 {
+	most := 30 + int(time.Since(start)/(2*time.Second))
+	if count[200] < 30 || count[200] > most || count[200]+count[429] != 60 {
 		t.Errorf("answers by status: %v, want 30 a minute", count)
 	}
 }

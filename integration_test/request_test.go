@@ -101,8 +101,8 @@ func rawTo(t *testing.T, network, address, request string) string {
 // statusOf reads the status code of a raw answer.
 func statusOf(t *testing.T, reply string) int {
 	t.Helper()
-	var status int
-	if _, err := fmt.Sscanf(reply, "HTTP/1.1 %d ", &status); err != nil {
+	var minor, status int
+	if _, err := fmt.Sscanf(reply, "HTTP/1.%d %d ", &minor, &status); err != nil {
 		t.Fatalf("not an HTTP answer: %.80q", reply)
 	}
 	return status
@@ -146,6 +146,18 @@ func (c *caddy) sequence(n int, path string, options ...option) tally {
 		count[c.get(path, options...).status]++
 	}
 	return count
+}
+
+// untilRefused sends requests until one is refused, and returns that answer.
+func (c *caddy) untilRefused(path string) answer {
+	c.t.Helper()
+	for range 100 {
+		if a := c.get(path); a.status != 200 {
+			return a.wantStatus(c.t, 429)
+		}
+	}
+	c.t.Fatalf("GET %s: 100 requests passed, want one refused", path)
+	return answer{}
 }
 
 func (got tally) want(t *testing.T, want tally) {

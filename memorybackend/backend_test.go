@@ -80,7 +80,7 @@ func references(t *testing.T) int {
 }
 
 func TestCountersSurviveAThousandReloadsAndNothingElseStays(t *testing.T) {
-	r := limit(t, "2000/1h")
+	r := limit(t, "2000/366d") // a unit takes four hours
 	old := run(t, `{}`)
 	for i := range int64(1000) {
 		next := run(t, `{"max_keys": `+[]string{"10", "1000000", "5000"}[i%3]+`}`)

@@ -41,6 +41,13 @@ func TestAFloodedOutBucketIsStillInDebt(t *testing.T) {
 	}
 }
 
+func (s *Store) checkHolds(t *testing.T, identity string) {
+	t.Helper()
+	if !s.holds(identity) {
+		t.Fatalf("%s is not stored any more, so this test shows nothing", identity)
+	}
+}
+
 func (s *Store) holds(identity string) bool {
 	table := s.table.Load()
 	sh := &table.shards[table.index(s.seed, identity)]
@@ -77,6 +84,19 @@ func TestANewcomerOwesWhatTheForgottenOwe(t *testing.T) {
 		if got := ask(s, start+row.at, row.identity, r, row.cost); got != row.want {
 			t.Errorf("row %d, %s: got %+v, want %+v", i+1, row.identity, got, row.want)
 		}
+	}
+}
+
+func TestADebtIsInheritedToTheMicrosecond(t *testing.T) {
+	r := limit(t, "7/1m") // a unit takes 8571428.57 µs
+	s := NewStore(1)
+	ask(s, start, "a", r, 1)
+	ask(s, start, "b", r, 1)
+	if got, want := ask(s, start+8_571_428, "a", r, 7), refuse(6, 1, 1); got != want {
+		t.Errorf("a microsecond early: got %+v, want %+v", got, want)
+	}
+	if got, want := ask(s, start+8_571_429, "c", r, 7), pass(0, 60*second); got != want {
+		t.Errorf("in time: got %+v, want %+v", got, want)
 	}
 }
 
@@ -164,9 +184,11 @@ func TestABucketWhoseLimitWasRaisedIsDroppedWhenItIsIdle(t *testing.T) {
 	s := NewStore(1000)
 	for i := range 100 {
 		ask(s, start, strconv.Itoa(i), year, 99)
-		ask(s, start, strconv.Itoa(i), short, 1)
 	}
-	s.checkInvariants(t)
+	for i := range 100 { // the last first, which is far down in the heap
+		ask(s, start, strconv.Itoa(99-i), short, 1)
+		s.checkInvariants(t)
+	}
 	for i := range 200 {
 		ask(s, start+10*second, strconv.Itoa(i%100), short, 0)
 	}

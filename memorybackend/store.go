@@ -71,18 +71,28 @@ func (s *Store) Len() int {
 //
 // Up to 16 buckets that are stored already, it allocates nothing.
 func (s *Store) Take(now int64, buckets []policy.Bucket, decisions []policy.Decision) {
-	if len(buckets) == 0 {
+	c := call{now: now, buckets: buckets, decisions: decisions}
+	switch n := len(buckets); { // clearing slots costs time, so no more than needed
+	case n == 0:
 		return
+	case n <= 4:
+		var slots [4]slot
+		c.slots = slots[:n]
+		s.take(&c)
+	case n <= 16:
+		var slots [16]slot
+		c.slots = slots[:n]
+		s.take(&c)
+	default:
+		c.slots = make([]slot, n)
+		s.take(&c)
 	}
-	var few [16]slot
-	slots := few[:]
-	if len(buckets) > len(few) {
-		slots = make([]slot, len(buckets))
-	}
-	c := call{now: now, buckets: buckets, decisions: decisions, slots: slots[:len(buckets)]}
-	t, mask := s.lock(&c)
+}
+
+func (s *Store) take(c *call) {
+	t, mask := s.lock(c)
 	defer t.unlock(mask)
-	t.dropIdle(mask, now)
+	t.dropIdle(mask, c.now)
 	c.take()
 }
 

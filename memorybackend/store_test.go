@@ -3,6 +3,7 @@ package memorybackend
 import (
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/caddy-tollgate/ratelimit/policy"
@@ -61,42 +62,58 @@ func (s *Store) checkInvariants(t testing.TB) {
 	}
 }
 
-// A request of several buckets whose identities are in different shards is one.
-func TestManyGoroutinesAndAChangingBoundLoseNothing(t *testing.T) {
-	s := NewStore(100_000)
-	r := limit(t, "100/1h")
+// Every client has room for three of eight requests, in whatever generation of
+// the table they arrive.
+func TestAChangingBoundLosesNothing(t *testing.T) {
+	const clients, goroutines = 3000, 8
+	r := limit(t, "3/1h")
+	s := NewStore(20_000)
+	var passed atomic.Int64
 	var group sync.WaitGroup
-	var passed [8]int
-	for n := range passed {
+	for range goroutines {
 		group.Go(func() {
-			buckets := make([]policy.Bucket, 5)
-			decisions := make([]policy.Decision, len(buckets))
-			for i := range 200 {
-				for j := range buckets {
-					client := "client" + strconv.Itoa((j*(n%2*2-1)+i+len(buckets))%7+j*7)
-					buckets[j] = policy.Bucket{Identity: client, Scope: "zone", Rule: r}
-				}
-				buckets[2] = policy.Bucket{Identity: "shared", Scope: "zone", Rule: r, Cost: 1}
-				s.Take(start, buckets, decisions)
-				if policy.Allowed(buckets, decisions) {
-					passed[n]++
+			for i := range clients {
+				if ask(s, start, strconv.Itoa(i), r, 1).Allowed {
+					passed.Add(1)
 				}
 			}
 		})
 	}
-	for i := range 50 {
-		s.SetMaxKeys(1_000 + i%3*50_000) // one, 32 and 64 shards
-		s.Len()
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	for maxKeys := 20_000; ; maxKeys ^= 20_000 ^ 200_000 { // 16 and 64 shards
+		select {
+		case <-done:
+			if n := passed.Load(); n != 3*clients {
+				t.Errorf("%d requests passed, want %d", n, 3*clients)
+			}
+			s.checkInvariants(t)
+			return
+		default:
+			s.SetMaxKeys(maxKeys)
+		}
 	}
-	group.Wait()
-	sum := 0
-	for _, n := range passed {
-		sum += n
+}
+
+func TestTheShardsShareTheBoundExactly(t *testing.T) {
+	for _, maxKeys := range []int{1, 2, 10, 1000, 2047, 2048, 4099, 99_999, DefaultMaxKeys, DefaultMaxKeys + 63} {
+		s, sum := NewStore(maxKeys), 0
+		for i := range s.table.Load().shards {
+			sum += s.table.Load().shards[i].quota
+		}
+		if sum != maxKeys {
+			t.Errorf("max_keys %d: the shards have room for %d", maxKeys, sum)
+		}
 	}
-	if sum != 100 {
-		t.Errorf("%d requests passed, want 100", sum)
+}
+
+func TestTheSameBoundAgainMovesNothing(t *testing.T) {
+	s := NewStore(5000)
+	before := s.table.Load()
+	s.SetMaxKeys(5000)
+	if s.table.Load() != before {
+		t.Error("the table was replaced")
 	}
-	s.checkInvariants(t)
 }
 
 func TestTheBoundCanBeChangedAndEveryBucketThatFitsStays(t *testing.T) {
@@ -116,6 +133,23 @@ func TestTheBoundCanBeChangedAndEveryBucketThatFitsStays(t *testing.T) {
 				t.Fatalf("max_keys %d: bucket %d got a fresh allowance", maxKeys, i)
 			}
 		}
+	}
+}
+
+// As a key in Redis is gone with its time to live, whatever limit comes then.
+func TestAnExpiredBucketIsOneNeverSeenEvenForASlowerLimit(t *testing.T) {
+	minute, hour := limit(t, "10/1m"), limit(t, "10/1h")
+	s := NewStore(10)
+	for i := range 5 { // a call drops only some of the idle, and these come first
+		ask(s, start, strconv.Itoa(i), minute, 1)
+	}
+	ask(s, start, "a", minute, 10)
+	if got, want := ask(s, start+60*second-1, "a", hour, 0), pass(0, 3540*second+1); got != want {
+		t.Errorf("a microsecond before it expires: got %+v, want %+v", got, want)
+	}
+	s.checkHolds(t, "a")
+	if got, want := ask(s, start+60*second, "a", hour, 0), pass(10, 0); got != want {
+		t.Errorf("when it expires: got %+v, want %+v", got, want)
 	}
 }
 

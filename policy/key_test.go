@@ -124,7 +124,9 @@ func TestAHashKnowsWhereItsPartsEnd(t *testing.T) {
 		{"a", "\x00b"},
 		{"\x01a"},
 		{"\x01", "a"},
-		{"a\x02bc"}, // what the second one looks like inside, if lengths stood between
+		{"a\x02bc"},                         // what the second one looks like inside, if lengths stood between
+		{"\x7f" + strings.Repeat("y", 127)}, // would meet the next one if a length had but seven bits
+		{"", strings.Repeat("y", 127)},
 		{strings.Repeat("x", 127)},
 		{strings.Repeat("x", 128)},
 		{strings.Repeat("x", 127), "x"},

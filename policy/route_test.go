@@ -209,10 +209,11 @@ func TestTheMostSpecificRouteWins(t *testing.T) {
 		method, path string
 		routes       []policy.Route // the first one wins
 	}{
-		{"an exact path before a longer pattern", "GET", "/a/b", []policy.Route{mustRoute(t, "/a/b"), mustRoute(t, "/[a]/*"), mustRoute(t, "/a/*")}},
+		{"an exact path before a longer pattern", "GET", "/a/b", []policy.Route{mustRoute(t, "/a/b"), mustRoute(t, "/[a]/?"), mustRoute(t, "/a/*")}},
+		{"an exact path before a pattern with a method", "GET", "/a/b", []policy.Route{mustRoute(t, "/a/b"), mustRoute(t, "/a/b*", "GET")}},
 		{"a longer prefix before a shorter one", "GET", "/a/b/c", []policy.Route{mustRoute(t, "/a/b/*"), mustRoute(t, "/a/*"), mustRoute(t, "/*")}},
 		{"more literals before fewer, whatever the kind", "GET", "/orders/x.php", []policy.Route{mustRoute(t, "/orders/*"), mustRoute(t, "*.php")}},
-		{"a class counts as none of its characters", "GET", "/abc/x", []policy.Route{mustRoute(t, "/abc/*"), mustRoute(t, "/[abcdefghij]bc/*")}},
+		{"a class counts as none of its characters", "GET", "/abc/x", []policy.Route{mustRoute(t, "/abc/*"), mustRoute(t, "/[abcdefghij]bc/?")}},
 		{"a method before all methods", "GET", "/a", []policy.Route{mustRoute(t, "/a", "GET"), mustRoute(t, "/a")}},
 		{"one method before two", "POST", "/a", []policy.Route{mustRoute(t, "/a", "POST"), mustRoute(t, "/a", "GET", "POST")}},
 		{"the path before the method", "GET", "/a/b", []policy.Route{mustRoute(t, "/a/b"), mustRoute(t, "/a/*", "GET")}},

@@ -52,7 +52,8 @@ func TestACapacityFitsBelowTwoToThe53AndNotAtIt(t *testing.T) {
 		{1 << 20 * time.Microsecond, 1<<33 - 1, 1<<53 - 1<<20},
 		{1 << 20 * time.Microsecond, 1 << 33, 0},
 		{20_394_401 * time.Microsecond, 441_650_592, 0},
-		{policy.MaxWindow, policy.MaxCount, 0}, // beyond 64 bits, too
+		{1 << 26 * time.Microsecond, 1 << 38, 0}, // 2^64, whose lower 64 bits are 0
+		{policy.MaxWindow, policy.MaxCount, 0},
 	} {
 		l := policy.Limit{Count: 1, Window: tt.window, Burst: tt.burst}
 		r, err := policy.NewRule(l, policy.TokenBucket)

@@ -17,10 +17,6 @@ const (
 	// served in time anyway.
 	maxWaiting = 4096
 
-	// poolTimeout bounds the wait inside the library's pool, where nobody
-	// should wait at all: there is a connection for every sender.
-	poolTimeout = 20 * time.Millisecond
-
 	// topologyInterval is how stale the map of a Cluster may be if nothing
 	// tells of a change.
 	topologyInterval = 10 * time.Second
@@ -41,6 +37,7 @@ type client struct {
 
 	breakers breakers
 	tenancy  tenancy
+	looking  sync.Mutex // held while a look at the server is on
 
 	ctx    context.Context // ends with the client
 	cancel context.CancelFunc
@@ -105,7 +102,7 @@ func connect(s *settings) (redis.UniversalClient, error) {
 		MaxRetries: -1, DialerRetries: 1, // a call that may have run is never sent again
 		ReadTimeout: s.SocketTimeout, WriteTimeout: s.SocketTimeout, DialTimeout: s.SocketTimeout,
 		ContextTimeoutEnabled: true,
-		PoolSize:              s.Connections, MaxActiveConns: s.Connections, PipelinePoolSize: -1, PoolTimeout: poolTimeout,
+		PoolSize:              s.Connections, MaxActiveConns: s.Connections, PipelinePoolSize: -1, PoolTimeout: s.SocketTimeout, // senders never wait there
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 	switch {

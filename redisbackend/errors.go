@@ -63,9 +63,11 @@ func isOutage(err error) bool {
 	return false
 }
 
+// isUncounted reports whether an error says nothing about Redis: the client
+// hung up, or this process was too busy to ask.
 func isUncounted(err error) bool {
 	var u *unavailable
-	return err != nil && errors.As(err, &u) && u.uncounted
+	return errors.As(err, &u) && u.uncounted || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // explain adds to an error reply what to do about it, where that is not plain.

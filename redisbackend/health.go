@@ -47,6 +47,13 @@ func (t *tenancy) currentLocked() *Backend {
 	return t.tenants[len(t.tenants)-1]
 }
 
+// has reports whether a configuration has not ended yet.
+func (t *tenancy) has(b *Backend) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Contains(t.tenants, b)
+}
+
 // timeout is how long a request of the running configuration waits.
 func (t *tenancy) timeout() time.Duration {
 	t.mu.Lock()
@@ -129,6 +136,11 @@ func later(a, b time.Time) time.Time {
 // look examines the server when a configuration starts: whether it answers, is
 // new enough, keeps what it is given, and knows the scripts.
 func (c *client) look(b *Backend) {
+	c.looking.Lock() // one look at a time, however fast configurations follow each other
+	defer c.looking.Unlock()
+	if !c.tenancy.has(b) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.socketTimeout)
 	defer cancel()
 	info, err := c.rdb.Info(ctx).Result()

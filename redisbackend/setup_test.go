@@ -2,19 +2,38 @@ package redisbackend_test
 
 import (
 	"context"
+	"errors"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tollgate/ratelimit/internal/testserver"
 	"github.com/caddy-tollgate/ratelimit/policy"
 	"github.com/caddy-tollgate/ratelimit/redisbackend"
 )
 
-// patient is a timeout that no healthy test on a busy machine reaches.
-const patient = caddy.Duration(5 * time.Second)
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
+
+const (
+	// patient is a timeout that no healthy test on a busy machine reaches.
+	patient = caddy.Duration(5 * time.Second)
+
+	// brief is the timeout of tests that run into it.
+	brief = caddy.Duration(50 * time.Millisecond)
+
+	// forever bounds what would otherwise hang.
+	forever = 20 * time.Second
+)
 
 // provision provisions a backend and cleans it up at the test's end.
 func provision(tb testing.TB, b *redisbackend.Backend) *redisbackend.Backend {
@@ -32,6 +51,38 @@ func provision(tb testing.TB, b *redisbackend.Backend) *redisbackend.Backend {
 	return b
 }
 
+// start provisions and starts a backend, and returns what it logs and tells.
+func start(tb testing.TB, b *redisbackend.Backend) (*observer.ObservedLogs, *changes) {
+	tb.Helper()
+	provision(tb, b)
+	core, logs := observer.New(zapcore.DebugLevel)
+	b.SetLogger(zap.New(core))
+	told := new(changes)
+	b.SetObserver(told.add)
+	if err := b.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	return logs, told
+}
+
+// changes collects what an observer is told.
+type changes struct {
+	mu   sync.Mutex
+	list []redisbackend.StateChange
+}
+
+func (c *changes) add(change redisbackend.StateChange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, change)
+}
+
+func (c *changes) all() []redisbackend.StateChange {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]redisbackend.StateChange(nil), c.list...)
+}
+
 // connect is a plain client that looks at what the backend did.
 func connect(tb testing.TB, s *testserver.Redis) *redis.Client {
 	tb.Helper()
@@ -40,14 +91,23 @@ func connect(tb testing.TB, s *testserver.Redis) *redis.Client {
 	return c
 }
 
-func rule(tb testing.TB, limit string, burst ...int64) *policy.Rule {
+// eventually waits until a condition holds.
+func eventually(tb testing.TB, what string, holds func() bool) {
+	tb.Helper()
+	deadline := time.Now().Add(forever)
+	for !holds() {
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s: still not after %s", what, forever)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func rule(tb testing.TB, limit string) *policy.Rule {
 	tb.Helper()
 	l, err := policy.ParseLimit(limit)
 	if err != nil {
 		tb.Fatal(err)
-	}
-	if len(burst) > 0 {
-		l.Burst = burst[0]
 	}
 	r, err := policy.NewRule(l, policy.TokenBucket)
 	if err != nil {
@@ -60,4 +120,86 @@ func rule(tb testing.TB, limit string, burst ...int64) *policy.Rule {
 func bucket(tb testing.TB, scope, limit string) policy.Bucket {
 	tb.Helper()
 	return policy.Bucket{Identity: "203.0.113.7", Scope: scope, Rule: rule(tb, limit), Cost: 1}
+}
+
+// take asks for buckets and returns the decisions.
+func take(b *redisbackend.Backend, buckets ...policy.Bucket) ([]policy.Decision, error) {
+	decisions := make([]policy.Decision, len(buckets))
+	err := b.Take(context.Background(), buckets, decisions)
+	return decisions, err
+}
+
+func mustTake(tb testing.TB, b *redisbackend.Backend, buckets ...policy.Bucket) []policy.Decision {
+	tb.Helper()
+	decisions, err := take(b, buckets...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return decisions
+}
+
+// mustFail takes from a backend that cannot decide.
+func mustFail(tb testing.TB, b *redisbackend.Backend, buckets ...policy.Bucket) error {
+	tb.Helper()
+	decisions, err := take(b, buckets...)
+	switch {
+	case err == nil:
+		tb.Fatalf("decided %+v", decisions)
+	case !errors.Is(err, redisbackend.ErrUnavailable):
+		tb.Fatalf("the error does not wrap ErrUnavailable: %v", err)
+	}
+	return err
+}
+
+// trip takes until the breaker has opened.
+func trip(tb testing.TB, b *redisbackend.Backend, buckets ...policy.Bucket) {
+	tb.Helper()
+	eventually(tb, "the breaker opens", func() bool {
+		_, _ = take(b, buckets...)
+		up, _, _ := b.Health()
+		return !up
+	})
+}
+
+// calls is how often the server has run a command.
+func calls(tb testing.TB, c *redis.Client, command string) int {
+	tb.Helper()
+	info, err := c.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := regexp.MustCompile(`cmdstat_` + regexp.QuoteMeta(command) + `:calls=(\d+)`).FindStringSubmatch(info)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// infoNumber reads a number of the server's INFO.
+func infoNumber(tb testing.TB, c *redis.Client, name string) int {
+	tb.Helper()
+	info, err := c.Info(context.Background(), "everything").Result()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^` + name + `:(\d+)`).FindStringSubmatch(info)
+	if m == nil {
+		tb.Fatalf("INFO has no %s", name)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+func wantText(tb testing.TB, err error, text string) {
+	tb.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		tb.Errorf("the error is %v, without %q", err, text)
+	}
 }

@@ -34,16 +34,16 @@ func parseURL(raw string, defaultPort string) (endpoint, error) {
 	switch u.Scheme {
 	case "redis", "rediss":
 		e.tls = u.Scheme == "rediss"
-		return e.host(u, defaultPort)
+		return e.host(u, maskURL(raw), defaultPort)
 	case "unix":
-		return e.socket(u)
+		return e.socket(u, maskURL(raw))
 	default:
 		return endpoint{}, fmt.Errorf("url %q: unknown scheme %s; write redis://, rediss:// for TLS, or unix:// for a socket", maskURL(raw), u.Scheme)
 	}
 }
 
-func (e endpoint) host(u *url.URL, defaultPort string) (endpoint, error) {
-	masked, port := maskURL(u.String()), u.Port()
+func (e endpoint) host(u *url.URL, masked, defaultPort string) (endpoint, error) {
+	port := u.Port()
 	if u.Hostname() == "" {
 		return endpoint{}, fmt.Errorf("url %q has no host; write one like %s", masked, defaultURL)
 	}
@@ -64,9 +64,9 @@ func (e endpoint) host(u *url.URL, defaultPort string) (endpoint, error) {
 	return e, nil
 }
 
-func (e endpoint) socket(u *url.URL) (endpoint, error) {
+func (e endpoint) socket(u *url.URL, masked string) (endpoint, error) {
 	if u.Host != "" || u.Path == "" || u.Path == "/" {
-		return endpoint{}, fmt.Errorf("url %q has no absolute path; write one like unix:///run/redis/redis.sock", maskURL(u.String()))
+		return endpoint{}, fmt.Errorf("url %q has no absolute path; write one like unix:///run/redis/redis.sock", masked)
 	}
 	e.network, e.addr = "unix", u.Path
 	return e, nil

@@ -19,8 +19,24 @@ func (b *bench) report(w io.Writer) error {
 	fmt.Fprintf(&out, "\nMedians of %d rounds of %s with wrk -t1 -c32; ratios are taken within a round (in brackets the lowest and the highest).\n", b.rounds, b.duration)
 	fmt.Fprintf(&out, "With headers off, the same bytes are those of bare Caddy. Many clients are %d.\n", clients)
 	fmt.Fprintf(&out, "A bucket takes %d bytes in Redis, everything included.\n", b.keyBytes)
+	for i, c := range cases {
+		out.WriteString(othersNote(c, b.samples[i]))
+	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// othersNote mentions answers that are not what the case means.
+func othersNote(c benchCase, own []sample) string {
+	var others, requests int64
+	for _, s := range own {
+		others += s.others(c)
+		requests += s.requests
+	}
+	if others == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d of %d answers had another status than %d.\n", c.name, others, requests, c.status)
 }
 
 // yardstick returns the samples that a case is held against; nil if none.

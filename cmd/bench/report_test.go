@@ -54,3 +54,22 @@ func TestTheMedianIsTheMiddleOrTheMeanOfTheTwoThere(t *testing.T) {
 		}
 	}
 }
+
+func TestAnswersOfAnotherStatusAreMentioned(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		status int
+		own    []sample
+		want   string
+	}{
+		{200, []sample{{requests: 10}, {requests: 10}}, ""},
+		{200, []sample{{requests: 10, failed: 1}, {requests: 10, failed: 2}}, "x: 3 of 20 answers had another status than 200.\n"},
+		{429, []sample{{requests: 10, failed: 10}}, ""},
+		{429, []sample{{requests: 10, failed: 9}}, "x: 1 of 10 answers had another status than 429.\n"},
+	}
+	for _, tt := range tests {
+		if got := othersNote(benchCase{name: "x", status: tt.status}, tt.own); got != tt.want {
+			t.Errorf("%d, %+v: got %q, want %q", tt.status, tt.own, got, tt.want)
+		}
+	}
+}

@@ -77,13 +77,16 @@ func TestAMeasurementOfSomethingElseIsAnError(t *testing.T) {
 		s    sample
 		ok   bool
 	}{
-		{"allowed, all passed", allowed, sample{requests: 10, scriptCalls: -1}, true},
-		{"allowed, one refused", allowed, sample{requests: 10, failed: 1, scriptCalls: -1}, false},
-		{"refused, all refused", refused, sample{requests: 10, failed: 10, scriptCalls: -1}, true},
-		{"refused, one passed", refused, sample{requests: 10, failed: 9, scriptCalls: -1}, false},
-		{"a connection broke", allowed, sample{requests: 10, broken: 1, scriptCalls: -1}, false},
-		{"Redis was asked", inRedis, sample{requests: 10, scriptCalls: 1}, true},
-		{"Redis was not asked", inRedis, sample{requests: 10}, false},
+		{"allowed, all passed", allowed, sample{requests: 200, scriptCalls: -1}, true},
+		{"allowed, one in a hundred refused", allowed, sample{requests: 200, failed: 2, scriptCalls: -1}, true},
+		{"allowed, more refused", allowed, sample{requests: 200, failed: 3, scriptCalls: -1}, false},
+		{"refused, all refused", refused, sample{requests: 200, failed: 200, scriptCalls: -1}, true},
+		{"refused, one in a hundred passed", refused, sample{requests: 200, failed: 198, scriptCalls: -1}, true},
+		{"refused, more passed", refused, sample{requests: 200, failed: 197, scriptCalls: -1}, false},
+		{"nothing answered", allowed, sample{scriptCalls: -1}, false},
+		{"a connection broke", allowed, sample{requests: 200, broken: 1, scriptCalls: -1}, false},
+		{"Redis was asked", inRedis, sample{requests: 200, scriptCalls: 1}, true},
+		{"Redis was not asked", inRedis, sample{requests: 200}, false},
 	}
 	for _, tt := range tests {
 		if err := check(tt.c, tt.s); (err == nil) != tt.ok {

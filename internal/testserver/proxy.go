@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type Proxy struct {
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
+	replace [2][]byte     // what the server says, and what is passed on in its place
 	hole    chan struct{} // closed while bytes pass; open in a black hole
 	closing bool
 }
@@ -74,6 +76,28 @@ func (p *Proxy) Blackhole(on bool) {
 	}
 }
 
+// Replace changes what the server says wherever it says old, as if another
+// server stood there. Both texts have the same length. An empty one ends it.
+func (p *Proxy) Replace(old, text string) {
+	if len(old) != len(text) {
+		panic("testserver: Proxy.Replace needs two texts of one length")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.replace = [2][]byte{[]byte(old), []byte(text)}
+}
+
+// replaced is a chunk from the server as it is passed on. A text that is cut in
+// two by the end of a chunk passes unchanged.
+func (p *Proxy) replaced(chunk []byte) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.replace[0]) == 0 {
+		return chunk
+	}
+	return bytes.ReplaceAll(chunk, p.replace[0], p.replace[1])
+}
+
 // CloseConnections breaks every connection that is open now. New ones are
 // accepted as before.
 func (p *Proxy) CloseConnections() {
@@ -120,12 +144,12 @@ func (p *Proxy) serve(client net.Conn) {
 	if !p.keep(server) {
 		return
 	}
-	p.wg.Go(func() { p.forward(client, server) })
-	p.forward(server, client)
+	p.wg.Go(func() { p.forward(client, server, p.replaced) })
+	p.forward(server, client, func(chunk []byte) []byte { return chunk })
 }
 
 // forward copies until one side ends, and then ends both.
-func (p *Proxy) forward(dst, src net.Conn) {
+func (p *Proxy) forward(dst, src net.Conn, change func([]byte) []byte) {
 	defer dst.Close()
 	defer src.Close()
 	buf := make([]byte, 32<<10)
@@ -135,7 +159,7 @@ func (p *Proxy) forward(dst, src net.Conn) {
 		if d := time.Duration(p.delay.Load()); d > 0 && n > 0 {
 			time.Sleep(d)
 		}
-		if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
+		if _, werr := dst.Write(change(buf[:n])); err != nil || werr != nil {
 			return
 		}
 	}

@@ -140,3 +140,23 @@ func TestAClosedProxyLeavesNothingBehind(t *testing.T) {
 	}
 	p.Close()
 }
+
+func TestAReplacedTextArrivesInItsPlaceUntilItEnds(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	p.Replace("7.0", "6.0")
+	c := dial(t, p.Addr())
+	for _, want := range []string{"v6.0!", "v7.0!"} {
+		if _, err := c.Write([]byte("v7.0!")); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, len(want))
+		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+		p.Replace("", "")
+	}
+}

@@ -14,7 +14,7 @@ import (
 // Two hashes, well-formed and different.
 const (
 	acmeSum   = "98bb1f4ca6e0aab9cb8b0dcd4d2a5fa1cb9b1f6e0a0ba1d8c1a1e9e5d6f1a0b2"
-	globexSum = "1111111111111111111111111111111111111111111111111111111111111111"
+	globexSum = "abcdefabcdefabcdefabcdefabcdefabcdefabcdefabcdefabcdefabcdefabcd"
 )
 
 // adapt parses "static { ... }" as the provider option does: with the
@@ -259,6 +259,7 @@ func TestEveryMistakeInAnAPIKeyNamesItsLineAndWhatToWrite(t *testing.T) {
 		{"the key itself", `api_key acme tg_s3cret A`, notHash},
 		{"a hash that is too short", `api_key acme ` + acmeSum[:62] + ` A`, notHash},
 		{"a hash with a digit too many", `api_key acme ` + acmeSum + `0 A`, notHash},
+		{"a hash with two digits too many", `api_key acme ` + acmeSum + `00 A`, notHash},
 		{"a hash that is not hexadecimal", `api_key acme ` + acmeSum[:63] + `g A`, notHash},
 		{"a placeholder", `api_key acme {env.ACME_SUM} A`, `api_key acme: a hash takes no placeholders; write it out, or {$NAME} in a Caddyfile for the environment variable NAME`},
 		{"the hash of an unset variable", `api_key acme ` + ofEmpty + ` A`, `api_key acme: this is the SHA-256 of nothing, so the variable was empty when it was hashed; hash the key with ` + how},

@@ -138,6 +138,7 @@ func TestWrongJSONIsRefusedWholeWithItsReason(t *testing.T) {
 		{"no route", fmt.Sprintf(inA, `{"limit":1,"window":"1s"}`), `tier A: policy : route is empty; write a path like /orders/*, or * for every route`},
 		{"a negative burst", fmt.Sprintf(inA, `{"route":"/x","limit":1,"window":"1s","burst":-1}`), `tier A: policy /x: limit: burst -1 is negative; write a whole number from 1, or leave it out for 1`},
 		{"a negative cost", fmt.Sprintf(inA, `{"route":"/x","methods":["GET"],"limit":1,"window":"1s","cost":-1}`), `tier A: policy /x GET: cost -1 is negative; write a whole number from 0`},
+		{"an unknown algorithm", fmt.Sprintf(inA, `{"route":"/x","limit":1,"window":"1s","algorithm":"gcra"}`), `tier A: policy /x: unknown algorithm "gcra"; write token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log`},
 		{"a route twice", fmt.Sprintf(inA, `{"route":"/x","limit":1,"window":"1s"},{"route":"/X","limit":2,"window":"1s"}`), `tier A: two policies for /x; a route takes one, so merge them or make one route more specific`},
 		{"a key without a name", fmt.Sprintf(withA, `{"sha256":"`+sum+`","tier":"A"}`), `api_key "": a name is 1 to 64 printable ASCII characters without spaces, like acme`},
 		{"a key without a hash", fmt.Sprintf(withA, `{"name":"acme","tier":"A"}`), `api_key acme: what should be its SHA-256 is not one; write a hash, never the key: hash the key with printf %s "$KEY" | sha256sum and write the 64 hexadecimal digits it prints`},
@@ -168,23 +169,4 @@ func TestManyRequestsMayAskAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-// A thousand routes in a tier, each checked as its line is read, must not make
-// a reload slow.
-func TestALargeTierLoadsInAMoment(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	b.WriteString("static {\n tier A {\n")
-	for i := range 500 {
-		fmt.Fprintf(&b, "policy /route/%d/* POST 5/1m\n", i)
-	}
-	b.WriteString("}\n}")
-	start := time.Now()
-	if _, err := adapt(t, b.String()); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("took %s", took)
-	}
 }

@@ -1,0 +1,40 @@
+package redisbackend_test
+
+import (
+	"testing"
+
+	"github.com/caddy-tollgate/ratelimit/internal/testserver"
+	"github.com/caddy-tollgate/ratelimit/redisbackend"
+)
+
+func TestAFailoverIsFollowed(t *testing.T) {
+	t.Parallel()
+	master, replica := testserver.NewRedis(t), testserver.NewRedis(t)
+	r := connect(t, replica)
+	if err := r.ReplicaOf(t.Context(), "127.0.0.1", master.Addr()[len("127.0.0.1:"):]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "replication", func() bool {
+		return r.InfoMap(t.Context(), "replication").Item("Replication", "master_link_status") == "up"
+	})
+	sentinel := testserver.NewSentinel(t, "mymaster", master)
+	b := &redisbackend.Backend{URLs: []string{sentinel.URL()}, Sentinel: "mymaster", Timeout: patient}
+	_, told := start(t, b)
+	bk := bucket(t, "ip", "10/366d")
+	if d := mustTake(t, b, bk); d[0].Remaining != 9 {
+		t.Fatalf("%d remain", d[0].Remaining)
+	}
+	eventually(t, "the debit is replicated", func() bool { return r.DBSize(t.Context()).Val() == 1 })
+	master.Kill()
+	trip(t, b, bk)
+	eventually(t, "the new master is used", b.Settled)
+	if d := mustTake(t, b, bk); d[0].Remaining != 8 {
+		t.Errorf("%d remain at the new master, not 8", d[0].Remaining)
+	}
+	if n := len(told.all()); n != 2 {
+		t.Errorf("told was %+v", told.all())
+	}
+	if n := calls(t, r, "evalsha") + calls(t, r, "eval"); n == 0 {
+		t.Error("the replica decided nothing")
+	}
+}

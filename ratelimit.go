@@ -234,7 +234,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	if turn > 0 && !wait(r.Context(), turn) {
-		return nil // the client has gone; nobody reads an answer
+		return caddyhttp.Error(statusClientGone, context.Cause(r.Context()))
 	}
 	return next.ServeHTTP(w, r)
 }
@@ -250,6 +250,10 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (turn time.Dura
 	e.report.writeHeaders(w.Header(), h.families)
 	return e.delay(), true, nil
 }
+
+// statusClientGone is what Caddy, too, logs for a client that did not wait for its
+// answer.
+const statusClientGone = 499
 
 // wait waits until a request's turn has come, and reports false if its client has
 // gone before.

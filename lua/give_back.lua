@@ -35,19 +35,13 @@ for i = 1, #KEYS do
       local drained = (t - taken) * num
       if drained < cost then
         used = math.max(0, used - (cost - drained))
-        local rest = math.fmod(used, num)
-        local reset = (used - rest) / num
-        if rest > 0 then reset = reset + 1 end
-        local left = t + reset - now
+        local left = t + math.ceil(used / num) - now
         if left <= 0 then
           redis.call('DEL', KEYS[i])
           value = false
         else
           value = struct.pack('<Bddd', 1, t, used, den)
-          rest = math.fmod(left, 1000)
-          local ttl = (left - rest) / 1000
-          if rest > 0 then ttl = ttl + 1 end
-          redis.call('SET', KEYS[i], value, 'PX', ttl)
+          redis.call('SET', KEYS[i], value, 'PX', math.ceil(left / 1000))
         end
       end
     end

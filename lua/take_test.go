@@ -87,6 +87,11 @@ func TestAShadowBucketNeverRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, key := range []string{"free", "shadow"} {
+		if ttl := c.TTL(t.Context(), key).Val(); ttl <= 0 || ttl > time.Minute {
+			t.Errorf("the TTL of %s is %s", key, ttl)
+		}
+	}
 	if got := decodeState(t, c.Get(t.Context(), "free").Val()); got.used != 12_000_000 {
 		t.Errorf("of the enforced bucket %d were used, not two units", got.used)
 	}

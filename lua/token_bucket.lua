@@ -18,31 +18,30 @@
 --
 -- Exactness. Doubles hold integers up to 2^53. A product beyond that rounds,
 -- but never down across 2^53, so comparing it with a smaller number is still
--- right. Quotients come from the exact remainder of math.fmod: a plain a/b can
--- round up to the next integer, and the % operator divides like that.
+-- right. Quotients of such integers never round to a whole number that they are
+-- not: a/b is at least 1/b away from it, and that is more than half a place of
+-- the last digit as long as a is below 2^53. So floor, ceil and % are exact.
 local function token_bucket(value, now, num, den, capacity, cost)
-  local fmod = math.fmod
+  local ceil = math.ceil
   local used = 0
   if value and #value == 25 then
     local tag, t, was, unit = struct.unpack('<Bddd', value)
     if tag == 1 then
       used = was
       if unit ~= den then
-        -- used = ceil(used * den / unit) by long multiplication in base 128:
+        -- used = ceil(used * den / unit), by long multiplication in base 128:
         -- every step stays below 2^53 because unit and den are below 2^45.
-        local rest = fmod(used, unit)
+        local rest = used % unit
         local whole = (used - rest) / unit * den
         if whole < capacity then
-          local quotient, remainder = 0, 0
+          local quotient, remainder, left = 0, 0, den
           local place = 4398046511104 -- 128^6
-          local left = den
           while place >= 1 do
-            local below = fmod(left, place)
+            local below = left % place
             local x = remainder * 128 + (left - below) / place * rest
-            remainder = fmod(x, unit)
+            remainder = x % unit
             quotient = quotient * 128 + (x - remainder) / unit
-            left = below
-            place = place / 128
+            left, place = below, place / 128
           end
           used = whole + quotient
           if remainder > 0 then used = used + 1 end
@@ -57,25 +56,15 @@ local function token_bucket(value, now, num, den, capacity, cost)
     end
   end
 
-  local retry, state, ttl = 0, nil, nil
   local over = used - (capacity - cost)
   if over > 0 then
-    local rest = fmod(over, num)
-    retry = (over - rest) / num
-    if rest > 0 then retry = retry + 1 end
-  else
-    used = used + cost
+    local free = capacity - used
+    return ceil(over / num), (free - free % den) / den, ceil(used / num)
   end
-
-  local free = capacity - used
-  local rest = fmod(used, num)
-  local reset = (used - rest) / num
-  if rest > 0 then reset = reset + 1 end
-  if over <= 0 and cost > 0 then
-    rest = fmod(reset, 1000)
-    ttl = (reset - rest) / 1000
-    if rest > 0 then ttl = ttl + 1 end
-    state = struct.pack('<Bddd', 1, now, used, den)
+  used = used + cost
+  local free, reset = capacity - used, ceil(used / num)
+  if cost == 0 then
+    return 0, (free - free % den) / den, reset
   end
-  return retry, (free - fmod(free, den)) / den, reset, state, ttl
+  return 0, (free - free % den) / den, reset, struct.pack('<Bddd', 1, now, used, den), ceil(reset / 1000)
 end

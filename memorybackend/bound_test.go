@@ -235,7 +235,7 @@ func TestATableTooSmallAdmitsNoMoreThanTheLimits(t *testing.T) {
 				log[client] = append(log[client], admission{now, cost})
 			}
 		}
-		s.checkInvariants(t)
+		s.checkInvariants(r)
 		for client, admissions := range log {
 			checkWindows(r, rules[client%len(rules)].Limit, admissions)
 		}

@@ -24,3 +24,6 @@ func TestAStoreConforms(t *testing.T) {
 		return timed{NewStore(DefaultMaxKeys), clock}
 	})
 }
+
+// Interface guard.
+var _ conformance.Backend = (*Backend)(nil)

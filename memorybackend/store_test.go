@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -43,7 +45,7 @@ func checkBound(t *testing.T, s *Store, bound int) {
 }
 
 // checkInvariants compares the parts of every shard with each other.
-func (s *Store) checkInvariants(t testing.TB) {
+func (s *Store) checkInvariants(t rapid.TB) {
 	t.Helper()
 	table := s.table.Load()
 	for i := range table.shards {

@@ -23,6 +23,9 @@ func (c *call) take() {
 		var before state
 		s.entry, before = s.shard.stateLocked(b, c.now)
 		s.after, c.decisions[i] = decide(before, b.Rule, c.now, b.Cost)
+		if b.Shadow {
+			c.decisions[i].Delay = 0
+		}
 	}
 	if policy.Allowed(c.buckets, c.decisions) {
 		c.update()
@@ -66,7 +69,7 @@ func (c *call) insert() {
 		if s.entry != nil || s.shard == nil {
 			continue
 		}
-		if b := &c.buckets[i]; b.Cost > 0 && s.after.used > 0 {
+		if b := &c.buckets[i]; b.Cost > 0 && s.after.idle > s.after.at {
 			s.shard.insertLocked(key{b.Identity, b.Scope}, s.after)
 		}
 	}

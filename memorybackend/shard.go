@@ -58,6 +58,7 @@ func (sh *shard) stateLocked(b *policy.Bucket, now int64) (*entry, state) {
 
 // updateLocked writes a bucket that is stored.
 func (sh *shard) updateLocked(e *entry, s state) {
+	s.log.write(&s)
 	e.state = s
 	sh.heap.sooner(e)
 }
@@ -71,6 +72,7 @@ func (sh *shard) insertLocked(k key, s state) {
 	} else {
 		e = sh.forgetLocked()
 	}
+	s.log.write(&s)
 	*e = entry{key: k, state: s}
 	sh.adoptLocked(e)
 }

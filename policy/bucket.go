@@ -17,7 +17,8 @@ type Bucket struct {
 
 	Rule *Rule
 
-	// Units to take: 0 looks and takes nothing. At most what Rule.CheckCost accepts.
+	// Units to take: 0 looks and takes nothing, and is always allowed. At most what
+	// Rule.CheckCost accepts.
 	Cost int64
 
 	// A shadow bucket is counted by itself and never refuses the request.

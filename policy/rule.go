@@ -217,8 +217,12 @@ func (r *Rule) CheckCost(cost int64) error {
 	case cost < 0:
 		return fmt.Errorf("cost %d is negative; write a whole number from 0", cost)
 	case !r.DenyAll() && cost > most:
-		return fmt.Errorf("cost %d can never be granted: the limit %s gives at most %d at once; raise the burst or lower the cost",
-			cost, r.Limit, most)
+		larger := "count"
+		if r.Algorithm == TokenBucket {
+			larger = "burst"
+		}
+		return fmt.Errorf("cost %d can never be granted: the limit %s gives at most %d at once; raise the %s or lower the cost",
+			cost, r.Limit, most, larger)
 	}
 	return nil
 }

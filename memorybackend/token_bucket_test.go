@@ -56,27 +56,6 @@ func FuzzDrainIsExact(f *testing.F) {
 	})
 }
 
-// Time of a key in Redis is counted in milliseconds, rounded up.
-func TestAStateExpiresInWholeMillisecondsAfterItsWrite(t *testing.T) {
-	for _, row := range []struct {
-		limit string
-		cost  int64
-		want  int64 // microseconds after the write
-	}{
-		{"10/1m", 1, 6_000_000},
-		{"7/1m", 1, 8_572_000}, // 8571428.57
-		{"1000000/1s", 1, 1_000},
-		{"1000000/1s", 1_000, 1_000},
-		{"1000000/1s", 1_001, 2_000},
-		{"1/366d", 1, 366 * 24 * 3600 * 1_000_000},
-	} {
-		s, _ := decide(state{}, limit(t, row.limit), start, row.cost)
-		if got := s.expiry() - start; got != row.want {
-			t.Errorf("%s, cost %d: expires after %d µs, want %d", row.limit, row.cost, got, row.want)
-		}
-	}
-}
-
 func TestADebtIsATimeAndAtMostAFullBucket(t *testing.T) {
 	rule := limit(t, "10/1m") // a unit is six seconds
 	for _, row := range []struct{ until, used, idle int64 }{

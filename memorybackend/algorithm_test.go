@@ -284,4 +284,10 @@ func TestALogIsBoundedByItsCount(t *testing.T) {
 	if e := s.entry("other"); e.log != nil {
 		t.Errorf("requests of one moment take %d", len(e.log.moments))
 	}
+	for range 500 {
+		ask(s, start+1, "other", r, 1)
+	}
+	if n := len(s.entry("other").moments()); n != 2 {
+		t.Errorf("requests of two moments take %d", n)
+	}
 }

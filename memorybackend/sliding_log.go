@@ -37,7 +37,7 @@ func decideSlidingLog(s state, r *policy.Rule, now, cost int64) (state, policy.D
 // the state is written.
 func expire(s state, until int64) state {
 	if s.at <= until {
-		s.prev, s.log = s.used, nil
+		s.prev = s.used
 		return s
 	}
 	if s.log == nil {

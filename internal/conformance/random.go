@@ -167,10 +167,11 @@ type traffic struct {
 	r       *rapid.T
 	model   model
 	buckets []policy.Bucket
+	told    []time.Duration // waits of the last answer
 }
 
 func (t *traffic) step() {
-	t.clock.Advance(drawPause(t.r, t.buckets[0].Rule))
+	t.clock.Advance(t.drawPause())
 	now := t.clock.Now()
 	defer t.clock.Set(now)
 	// A backend may have forgotten a bucket that was idle for a moment; then
@@ -186,7 +187,9 @@ func (t *traffic) step() {
 	}
 	t.model = next
 	got := t.send(t.r, request...)
+	t.told = nil
 	for i, b := range request {
+		t.told = append(t.told, got[i].RetryAfter, got[i].ResetAfter)
 		if got[i] != want[i] {
 			t.r.Fatalf("bucket %d at %s of\n%s got %s\nwant %s", i, t.elapsed(), listing(request), describe(got[i]), describe(want[i]))
 		}
@@ -194,6 +197,16 @@ func (t *traffic) step() {
 			t.keepRule(b)
 		}
 	}
+}
+
+// drawPause draws any pause, or one of those that the last answer told, or a
+// microsecond less: there errors of one microsecond are.
+func (t *traffic) drawPause() time.Duration {
+	if len(t.told) > 0 && rapid.Bool().Draw(t.r, "as told") {
+		early := time.Duration(rapid.IntRange(0, 1).Draw(t.r, "early by µs")) * us
+		return max(0, rapid.SampledFrom(t.told).Draw(t.r, "told")-early)
+	}
+	return drawPause(t.r, t.buckets[0].Rule)
 }
 
 // fleeting reports whether anything was charged so shortly before it is idle that a

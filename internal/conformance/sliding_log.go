@@ -113,6 +113,16 @@ var slidingLogLedgers = []ledger{
 		{70 * sec, "10/1m sliding_log", 1, pass(6, 60*sec)},
 		{70 * sec, "10/1h sliding_log", 0, pass(6, hour)}, // a charge does
 	}},
+	{"what was dropped by a charge comes back for no longer window", []row{
+		{0, "10/1m sliding_log", 1, pass(9, 60*sec)},
+		{1 * sec, "", 1, pass(8, 60*sec)},
+		{40 * sec, "", 1, pass(7, 60*sec)},
+		{50 * sec, "", 1, pass(6, 60*sec)},
+		{55 * sec, "", 1, pass(5, 60*sec)},
+		{61*sec + sec/2, "", 1, pass(6, 60*sec)},
+		{61*sec + sec/2, "10/61s sliding_log", 0, pass(6, 61*sec)},
+		{61*sec + sec/2, "10/1h sliding_log", 0, pass(6, hour)},
+	}},
 	{"a shorter window keeps what lies in it", []row{
 		{0, "10/1h sliding_log", 6, pass(4, hour)},
 		{30 * minute, "", 4, pass(0, hour)},

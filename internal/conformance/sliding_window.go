@@ -36,6 +36,14 @@ var slidingWindowLedgers = []ledger{
 		{50 * sec, "", 4, pass(0, 70*sec)},
 		{60 * sec, "", 0, pass(0, 60*sec)},
 	}},
+	{"around a boundary nearly twice the count passes, and no more", []row{
+		{60*sec - us, "10/1m sliding_window", 10, pass(0, 60*sec+us)},
+		{66 * sec, "", 1, pass(0, 114*sec)},
+		{90 * sec, "", 4, pass(0, 90*sec)},
+		{114 * sec, "", 4, pass(0, 66*sec)},
+		{120*sec - 2*us, "", 1, refuse(0, 2*us, 60*sec+2*us)},
+		{120 * sec, "", 1, pass(0, 120*sec)},
+	}},
 	{"7/1m at its odd moments", []row{
 		{0, "7/1m sliding_window", 7, pass(0, 120*sec)},
 		{0, "", 1, refuse(0, 68_571_429*us, 120*sec)},
@@ -106,6 +114,11 @@ var slidingWindowLedgers = []ledger{
 		{80 * sec, "10/1h sliding_window", 0, pass(5, 2*hour-80*sec)},
 		{80 * sec, "", 6, refuse(5, 4240*sec, 2*hour-80*sec)}, // 5 x 2880 s are 4 x 3600 s
 		{80 * sec, "", 5, pass(0, 2*hour-80*sec)},
+	}},
+	{"what the shorter window estimated is exact to the microsecond", []row{
+		{0, "10/1m sliding_window", 4, pass(6, 120*sec)},
+		{75*sec - us, "", 1, pass(5, 105*sec+us)}, // 4 x 45.000001/60 are a little above 3
+		{75*sec - us, "10/1h sliding_window", 0, pass(5, 2*hour-75*sec+us)},
 	}},
 	{"a shorter window counts from the last time, and says when it is over", []row{
 		{0, "10/1h sliding_window", 9, pass(1, 2*hour)},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tollgate/ratelimit/memorybackend"
 	"github.com/caddy-tollgate/ratelimit/policy"
@@ -60,6 +61,7 @@ type App struct {
 
 	backend  Backend
 	provider Provider
+	failures *zap.Logger
 	fallback *memorybackend.Store // counts for on_error local
 	pooled   bool                 // whether fallback is to be released
 
@@ -90,6 +92,7 @@ const fallbackKey = "fallback"
 // Provision loads the backend and the provider. Nothing that runs already is
 // changed by it: a configuration that fails to load leaves no trace.
 func (a *App) Provision(ctx caddy.Context) error {
+	a.failures = sampled(ctx.Logger(), failuresLogged, failuresPer)
 	if a.BackendRaw == nil {
 		a.BackendRaw = json.RawMessage(`{"backend":"memory"}`)
 	}
@@ -190,7 +193,7 @@ func (a *App) Cleanup() error {
 var errNoTiers = errors.New("tiers needs a provider that has some; write in the global options: rate_limit { provider static { tier anonymous { policy * 30/1m } } }")
 
 func errDuplicateZone(name string) error {
-	return fmt.Errorf("zone %s is defined twice; give one of them another name", name)
+	return fmt.Errorf("zone %s stands here twice; write it once, or give one of them another name", name)
 }
 
 func errUndefinedZone(name string) error {

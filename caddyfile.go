@@ -202,6 +202,8 @@ func (p *handlerParser) shortForm() error {
 		return p.Err("a burst goes into a zone; write rate_limit { zone <name> { limit " + args[0] + " burst <n> } }")
 	case len(args) > 2:
 		return p.Errf("unexpected word %q; %s", args[2], usage)
+	case strings.HasPrefix(args[1], "/"), strings.HasPrefix(args[1], "@"):
+		return p.Errf("%s is not a name, and a matcher stands before the limit; write rate_limit %s %s", args[1], args[1], args[0])
 	default:
 		z.Name = args[1]
 	}

@@ -18,8 +18,11 @@ func (p *zoneParser) window() error {
 		return err
 	}
 	window, err := caddy.ParseDuration(value)
-	if err != nil || window <= 0 {
+	switch {
+	case err != nil:
 		return p.Errf("window %q is not a duration; write one like window 1m", value)
+	case window <= 0:
+		return p.Errf("window %s must be longer than nothing; write one like window 1m", value)
 	}
 	p.z.Window = caddy.Duration(window)
 	return nil

@@ -53,12 +53,12 @@ func (p *identifyParser) apiKey() error {
 }
 
 func (p *identifyParser) placeholder() error {
-	text, err := p.value("text with placeholders, like {http.auth.user.id}")
+	text, err := p.value("text with placeholders, like {http.request.tls.client.fingerprint}")
 	if err != nil {
 		return err
 	}
 	if text == "" {
-		return p.Err("placeholder is empty; write text with placeholders, like {http.auth.user.id}")
+		return p.Err("placeholder is empty; write text with placeholders, like {http.request.tls.client.fingerprint}")
 	}
 	return p.add(&Source{Placeholder: text})
 }

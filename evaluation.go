@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-tollgate/ratelimit/memorybackend"
 	"github.com/caddy-tollgate/ratelimit/policy"
@@ -142,17 +141,20 @@ func (e *evaluation) addZone(z *Zone) *refusal {
 		return nil
 	}
 	identity, result := z.key.identity(e)
-	switch result {
-	case keySkip:
+	switch {
+	case result == keySkip, result == keyReject && z.limit.shadow:
 		return nil
-	case keyReject:
+	case result == keyReject:
 		return refuseMissingKey(z.Name)
 	}
 	cost, err := z.costs.of(e.repl)
 	if err == nil {
 		err = z.limit.rule.CheckCost(cost)
 	}
-	if err != nil {
+	switch {
+	case err != nil && z.limit.shadow: // never refuses, so it cannot count this one
+		return nil
+	case err != nil:
 		return refuseCost(z.Name, err)
 	}
 	e.add(z.limit, identity, cost, z.key.text)
@@ -248,9 +250,7 @@ func (e *evaluation) truncate(n int) {
 // request is refused; limits that are open drop out; the others count in this
 // process.
 func (e *evaluation) fallBack(cause error) *refusal {
-	if c := e.h.failures.Check(zap.WarnLevel, "the backend did not decide; on_error does"); c != nil {
-		c.Write(zap.Error(cause))
-	}
+	e.h.app.tellFailure(cause)
 	kept := 0
 	for i, l := range e.limits {
 		if l.onError == policy.Closed && !l.shadow {

@@ -1,6 +1,8 @@
 package ratelimit
 
 import (
+	"errors"
+	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,6 +25,32 @@ func sampled(logger *zap.Logger, most int, per time.Duration) *zap.Logger {
 	return logger.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(core, per, most, 0)
 	}))
+}
+
+// tellFailure logs that the backend did not decide a request. A backend tells of
+// an outage itself, once; what is logged here is a failure of a backend that works.
+func (a *App) tellFailure(cause error) {
+	level := zap.WarnLevel
+	var timeout interface{ Timeout() bool }
+	var network *net.OpError
+	if errors.As(cause, &timeout) && timeout.Timeout() || errors.As(cause, &network) || a.down() {
+		level = zap.DebugLevel
+	}
+	if c := a.failures.Check(level, "the backend did not decide; on_error does"); c != nil {
+		c.Write(zap.Error(cause))
+	}
+}
+
+// down reports whether the backend knows that it cannot decide.
+func (a *App) down() bool {
+	b, ok := a.backend.(interface {
+		Health() (up bool, since time.Time, lastErr error)
+	})
+	if !ok {
+		return false
+	}
+	up, _, _ := b.Health()
+	return !up
 }
 
 // announce tells logs and event subscribers that a limit refused the request.

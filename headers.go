@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -17,7 +18,10 @@ func parseFamilies(words []string) (headerFamilies, error) {
 		return headerFamilies{x: true, draft: true}, nil
 	}
 	var f headerFamilies
-	for _, word := range words {
+	for i, word := range words {
+		if slices.Contains(words[:i], word) {
+			return f, fmt.Errorf("headers %s is written twice; write each word once", word)
+		}
 		switch word {
 		case "x":
 			f.x = true

@@ -33,7 +33,7 @@ type Source struct {
 	APIKey *APIKeySource `json:"api_key,omitempty"`
 
 	// Text with placeholders that something trusted has set before, like
-	// {http.auth.user.id}. It has no tier of its own, so it counts as anonymous,
+	// {http.request.tls.client.fingerprint}. It has no tier of its own, so it counts as anonymous,
 	// by itself instead of by address.
 	Placeholder string `json:"placeholder,omitempty"`
 }
@@ -63,7 +63,7 @@ var defaultIdentify = &Identify{Sources: []*Source{{APIKey: &APIKeySource{In: "h
 // Validate reports the first mistake, in words that say what to write instead.
 func (i *Identify) Validate() error {
 	if len(i.Sources) == 0 {
-		return errors.New("identify needs a source; write api_key header X-API-Key, or placeholder {http.auth.user.id}")
+		return errors.New("identify needs a source; write api_key header X-API-Key, or placeholder {http.request.tls.client.fingerprint}")
 	}
 	if err := validateUnknown(i.Unknown); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (s *Source) validate() error {
 	}
 	if s.APIKey == nil {
 		if !strings.Contains(s.Placeholder, "{") {
-			return fmt.Errorf("placeholder %q has no placeholder in it; write one like {http.auth.user.id}", s.Placeholder)
+			return fmt.Errorf("placeholder %q has no placeholder in it; write one like {http.request.tls.client.fingerprint}", s.Placeholder)
 		}
 		return nil
 	}

@@ -99,7 +99,6 @@ type Handler struct {
 	events     *caddyevents.App
 	ctx        caddy.Context
 	refusals   *zap.Logger
-	failures   *zap.Logger
 	identifier *identifier
 	exempt     caddyhttp.MatcherSets
 	families   headerFamilies
@@ -117,7 +116,6 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 func (h *Handler) Provision(ctx caddy.Context) error {
 	h.ctx = ctx
 	h.refusals = sampled(ctx.Logger(), refusalsLogged, refusalsPer)
-	h.failures = sampled(ctx.Logger(), failuresLogged, failuresPer)
 	if err := h.loadApps(ctx); err != nil {
 		return err
 	}

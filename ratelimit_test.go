@@ -21,7 +21,7 @@ func TestEachMistakeInJSONIsAnErrorThatSaysWhatToWrite(t *testing.T) {
 		{"negative limit", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":-1,"window":"1s"}]}`, "count -1 is negative"},
 		{"unknown field", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limits":1,"window":"1s"}]}`, `unknown field "limits"`},
 		{"undefined reference", `{}`, `{"handler":"rate_limit","zones":[{"name":"a"}]}`, "zone a has no limit here"},
-		{"zone twice", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"},{"name":"a","limit":1,"window":"1s"}]}`, "zone a is defined twice"},
+		{"zone twice", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"},{"name":"a","limit":1,"window":"1s"}]}`, "zone a stands here twice"},
 		{
 			"zones that differ in two handlers", `{}`,
 			`{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}]},{"handler":"rate_limit","zones":[{"name":"a","limit":2,"window":"1s"}]}`,
@@ -42,7 +42,7 @@ func TestEachMistakeInJSONIsAnErrorThatSaysWhatToWrite(t *testing.T) {
 		{"unknown backend", `{"backend":{"backend":"memcached"}}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}]}`, "rate_limit.backends.memcached"},
 		{"other limiter's zone without a window", `{}`, `{"handler":"rate_limit","rate_limits":{"a":{"max_events":0}}}`, "zone a: window is missing"},
 		{"other limiter's zone that is null", `{}`, `{"handler":"rate_limit","rate_limits":{"a":null}}`, "zone a: it is null"},
-		{"other limiter's zone of the same name", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}],"rate_limits":{"a":{"max_events":0,"window":"1m"}}}`, "zone a is defined twice"},
+		{"other limiter's zone of the same name", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}],"rate_limits":{"a":{"max_events":0,"window":"1m"}}}`, "zone a stands here twice"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := provision(handlerJSON(c.app, c.handler))

@@ -131,6 +131,8 @@ func validateZoneName(name string) error {
 		return fmt.Errorf("zone name %.20q... has %d bytes; the most is %d", name, len(name), maxZoneName)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
 		return fmt.Errorf("zone name %q has control characters or is not UTF-8; write plain text, like login", name)
+	case strings.ContainsAny(name, "{}"):
+		return fmt.Errorf("zone name %q has braces, but a name takes no placeholders; write plain text, like login (a key stands before the limit)", name)
 	}
 	return nil
 }

@@ -211,8 +211,13 @@ func TestAShadowZoneCountsAndNeverRefuses(t *testing.T) {
 			limit 10/1d
 		}
 	}
-	respond "welcome"
+	respond "{http.rate_limit.decision}"
 }`, backend)
-		burst(t, 30, "/", nil, c).want(t, tally{200: 10, 429: 20})
+		for i, want := range []string{"allowed", "allowed", "shadow_blocked", "shadow_blocked"} {
+			if a := c.get("/").wantStatus(t, 200); a.body != want {
+				t.Errorf("request %d: got %q, want %q", i+1, a.body, want)
+			}
+		}
+		burst(t, 30, "/", nil, c).want(t, tally{200: 6, 429: 24})
 	})
 }

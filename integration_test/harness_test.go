@@ -251,9 +251,17 @@ func (c *caddy) load(caddyfile string) string {
 	return c.post("text/caddyfile", caddyfile)
 }
 
+// post loads a configuration, also one that equals the running one: unless
+// told so, Caddy does nothing then.
 func (c *caddy) post(contentType, config string) string {
 	c.t.Helper()
-	resp, err := c.admin.Post("http://localhost/load", contentType, strings.NewReader(config))
+	r, err := http.NewRequest(http.MethodPost, "http://localhost/load", strings.NewReader(config))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", contentType)
+	r.Header.Set("Cache-Control", "must-revalidate")
+	resp, err := c.admin.Do(r)
 	if err != nil {
 		c.t.Fatalf("loading a configuration: %v", err)
 	}

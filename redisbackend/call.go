@@ -52,7 +52,6 @@ type call struct {
 
 	state atomic.Int32
 	done  chan struct{} // receives one value when an answer is there
-	timer *time.Timer
 
 	// The answer, written by the sender before done.
 	reply string
@@ -67,11 +66,7 @@ const (
 	abandoned
 )
 
-var calls = sync.Pool{New: func() any {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return &call{done: make(chan struct{}, 1), timer: t}
-}}
+var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
 
 // newCall prepares a call with its keys; arguments are added after them.
 func newCall(s *script) *call {

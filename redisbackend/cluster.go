@@ -39,8 +39,8 @@ func (b *Backend) takeSlots(ctx context.Context, buckets []policy.Bucket, decisi
 		return nil
 	}
 	finished := b.giveBack(groups)
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
+	timer := startTimer(time.Until(deadline))
+	defer stopTimer(timer)
 	select {
 	case <-finished:
 		for _, g := range groups {

@@ -22,9 +22,9 @@ type cluster struct {
 	identities []string
 }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T, args ...string) *cluster {
 	t.Helper()
-	c := &cluster{nodes: testserver.NewCluster(t, 3), identities: make([]string, 3)}
+	c := &cluster{nodes: testserver.NewCluster(t, 3, args...), identities: make([]string, 3)}
 	first := connect(t, c.nodes[0])
 	for i, found := 0, 0; found < 3; i++ {
 		identity := fmt.Sprintf("198.51.100.%d", i)
@@ -303,5 +303,36 @@ func TestACallThatMayHaveRunIsNotRepeatedInAClusterEither(t *testing.T) {
 	bk.Cost = 0
 	if d := mustTake(t, b, bk); d[0].Remaining < 999 {
 		t.Errorf("%d remain: the call ran more than once", d[0].Remaining)
+	}
+}
+
+// As after the promotion of a replica: nobody says MOVED, since the old master
+// says nothing any more, and no call leaves for it.
+func TestTheSlotsOfADeadMasterAreFoundAtAnother(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, "--cluster-require-full-coverage", "no")
+	b := &redisbackend.Backend{URLs: c.urls(), Timeout: patient}
+	_, told := start(t, b)
+	bk := c.bucket(t, 1, "10/366d")
+	mustTake(t, b, bk)
+	c.nodes[1].Kill()
+	trip(t, b, bk)
+	heir := connect(t, c.nodes[0])
+	slot := heir.ClusterKeySlot(t.Context(), "{"+bk.Identity+"}").Val()
+	for _, args := range [][]any{{"cluster", "delslots", slot}, {"cluster", "addslots", slot}, {"cluster", "bumpepoch"}} {
+		if err := heir.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	eventually(t, "the slot is served again", b.Settled)
+	if took := time.Since(begin); took > redisbackend.TopologyInterval*8/10 {
+		t.Errorf("the heir was found after %s, by the regular look at the Cluster only", took)
+	}
+	if d := mustTake(t, b, bk); d[0].Remaining != 9 {
+		t.Errorf("%d remain", d[0].Remaining)
+	}
+	if n := len(told.all()); n != 2 {
+		t.Errorf("told was %+v", told.all())
 	}
 }

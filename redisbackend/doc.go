@@ -52,6 +52,10 @@
 // refused. A bucket that drained to the ground in between gets back only what is
 // certainly its own.
 //
+// Masters that change and slots that move are followed. While a slot moves,
+// Redis does not decide requests whose buckets are in part here and in part
+// there (TRYAGAIN); those are errors until the slot has moved.
+//
 // # What this gives up
 //
 // A failover loses what the old master had not yet replicated, and an eviction

@@ -16,7 +16,7 @@ var ErrUnavailable = errors.New("redis backend unavailable")
 var (
 	errTimeout = &unavailable{reason: errors.New("no answer within the timeout"), timeout: true}
 	errQueued  = &unavailable{reason: errors.New("no connection became free within the timeout"), timeout: true, uncounted: true}
-	errBusy    = &unavailable{reason: errors.New("too many calls are waiting"), uncounted: true}
+	errBusy    = &unavailable{reason: errors.New("too many calls are waiting")}
 	errClosed  = &unavailable{reason: errors.New("the client was closed"), uncounted: true}
 	errDropped = &unavailable{reason: errors.New("the call was not sent"), uncounted: true}
 )

@@ -10,6 +10,8 @@ const (
 	TripAfter     = tripAfter
 	ProbeInterval = probeInterval
 	MaxWaiting    = maxWaiting
+
+	TopologyInterval = topologyInterval
 )
 
 // SetClock makes scripts use the given time, in microseconds, in place of the

@@ -2,6 +2,7 @@ package redisbackend
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -61,20 +62,20 @@ func (c *client) enqueue(call *call) error {
 
 // await waits until the call is answered, or gives it up and says why.
 func (c *client) await(ctx context.Context, call *call, timeout time.Duration) (answered bool, err error) {
-	call.timer.Reset(timeout)
-	defer call.timer.Stop()
+	timer := startTimer(timeout)
+	defer stopTimer(timer)
 	select {
 	case <-call.done:
 		return true, nil
-	case <-call.timer.C:
+	case <-timer.C:
 		err = errTimeout
 	case <-ctx.Done():
 		err = &unavailable{reason: ctx.Err(), uncounted: true}
 	case <-c.ctx.Done():
 		err = errClosed
 	}
-	sent, ok := call.abandon()
-	if !ok { // the answer has come at the last moment
+	sent, ok := call.abandon() // from here on the call may be another's
+	if !ok {                   // the answer has come at the last moment
 		<-call.done
 		return true, nil
 	}
@@ -82,4 +83,25 @@ func (c *client) await(ctx context.Context, call *call, timeout time.Duration) (
 		err = errQueued // Redis answers others: this process asks too much
 	}
 	return false, err
+}
+
+// timers are apart from the calls, since a call that was given up is not its
+// caller's any more when the caller stops its timer.
+var timers = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}}
+
+func startTimer(d time.Duration) *time.Timer {
+	t := timers.Get().(*time.Timer)
+	t.Reset(d)
+	return t
+}
+
+// stopTimer stops a timer and keeps it for others. Since Go 1.23 nothing of its
+// past can arrive on its channel after that.
+func stopTimer(t *time.Timer) {
+	t.Stop()
+	timers.Put(t)
 }

@@ -2,6 +2,7 @@ package redisbackend_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,4 +53,49 @@ func TestMoreCallsThanCanWaitFailAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the queue is empty again", func() bool { _, err := take(b, bk); return err == nil })
+}
+
+// Calls are pooled, and some are given up while they are on their way. Every
+// caller has a limit of its own here, so that a wrong answer shows.
+func TestEveryAnswerReachesItsOwnCallerThroughStalls(t *testing.T) {
+	t.Parallel()
+	s := testserver.NewRedis(t)
+	b := provision(t, &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief, MaxConnections: 4})
+	ctx, cancel := context.WithCancel(t.Context())
+	var answers, failures atomic.Int64
+	var wg sync.WaitGroup
+	for i := range int64(50) {
+		bk := bucket(t, "ip", fmt.Sprintf("%d/366d", (i+1)*1_000_000))
+		bk.Identity = policy.KeyIdentity(fmt.Sprint(i))
+		wg.Go(func() {
+			asked := int64(0)
+			for ctx.Err() == nil {
+				asked++
+				d, err := take(b, bk)
+				switch most := (i + 1) * 1_000_000; {
+				case err != nil:
+					failures.Add(1)
+				case d[0].Remaining >= most || d[0].Remaining < most-asked:
+					t.Errorf("%d of %d remain after %d requests", d[0].Remaining, most, asked)
+					return
+				default:
+					answers.Add(1)
+				}
+			}
+		})
+	}
+	for range 4 {
+		more := answers.Load() + 500
+		eventually(t, "answers", func() bool { return answers.Load() > more })
+		if err := s.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		more = failures.Load() + 500
+		eventually(t, "failures", func() bool { return failures.Load() > more })
+		if err := s.Resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	wg.Wait()
 }

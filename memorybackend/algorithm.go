@@ -50,21 +50,22 @@ func (s *state) expiry() int64 {
 	return s.at + ceilDiv(s.idle-s.at, 1000)*1000
 }
 
-// by returns the state if the algorithm wrote it, and else a bucket never seen.
-func (s state) by(a algorithm) state {
+// by makes the state one that the algorithm wrote: what another one did counts as
+// never seen.
+func (s *state) by(a algorithm) *state {
 	if s.algorithm != a {
-		return state{}
+		*s = state{algorithm: a}
 	}
 	return s
 }
 
 // decide is the one place that knows which function counts by which algorithm.
 //
-// The function is pure: from a bucket's state it tells what cost does at the
-// time now, and the state after it. The state of a refusal is the one before,
-// brought up to now. A cost of 0 describes the bucket as it is, and is always
-// allowed.
-func decide(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
+// From a bucket's state it tells what cost does at the time now, and makes it the
+// state after that. The state of a refusal is the one before, brought up to now. A
+// cost of 0 describes the bucket as it is, and is always allowed. Nothing changes
+// but the state itself: the history of a log stays as it was.
+func decide(s *state, r *policy.Rule, now, cost int64) policy.Decision {
 	switch r.Algorithm {
 	case policy.LeakyBucket:
 		return decideLeakyBucket(s.by(leakyBucket), r, now, cost)

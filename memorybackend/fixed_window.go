@@ -7,28 +7,28 @@ import "github.com/caddy-tollgate/ratelimit/policy"
 //
 // Of what was used only the last time is known, so with a changed window it counts
 // if that lies in the new limit's window.
-func decideFixedWindow(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
+func decideFixedWindow(s *state, r *policy.Rule, now, cost int64) policy.Decision {
 	now = max(now, s.at)
 	start := now - now%r.Window
-	used := s.used
 	if s.at < start {
-		used = 0
+		s.used = 0
 	}
+	s.at = now
 	var d policy.Decision
 	end := start + r.Window
-	if cost == 0 || cost <= r.Limit.Count-used {
+	if cost == 0 || cost <= r.Limit.Count-s.used {
 		d.Allowed = true
-		used += cost
+		s.used += cost
 	} else {
 		d.RetryAfter = microseconds(end - now)
 	}
-	d.Remaining = max(0, r.Limit.Count-used)
-	s = state{at: now, used: used, idle: now, algorithm: fixedWindow}
-	if used > 0 {
+	d.Remaining = max(0, r.Limit.Count-s.used)
+	s.idle = now
+	if s.used > 0 {
 		s.idle = end
 		d.ResetAfter = microseconds(end - now)
 	}
-	return s, d
+	return d
 }
 
 // owingFixedWindow has used up the present window, unless a bucket with anything

@@ -9,8 +9,8 @@ import "github.com/caddy-tollgate/ratelimit/policy"
 //
 // What a request itself adds does not delay it, so the queue may be longer than
 // what can be waited for, by one request.
-func decideLeakyBucket(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
-	s = settle(s, r, now, leakyBucket)
+func decideLeakyBucket(s *state, r *policy.Rule, now, cost int64) policy.Decision {
+	s.settle(r, now)
 	longest := r.MaxDelay * r.Num
 	d := policy.Decision{Allowed: cost == 0 || s.used <= longest}
 	switch {
@@ -26,5 +26,5 @@ func decideLeakyBucket(s state, r *policy.Rule, now, cost int64) (state, policy.
 	reset := ceilDiv(s.used, r.Num)
 	s.idle = s.at + reset
 	d.ResetAfter = microseconds(reset)
-	return s, d
+	return d
 }

@@ -11,57 +11,54 @@ import (
 // and so is exact in every window. Each is kept with the total of everything used
 // up to it, so that what was used between two of them is a difference, and what is
 // looked for is found by bisection.
-func decideSlidingLog(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
+func decideSlidingLog(s *state, r *policy.Rule, now, cost int64) policy.Decision {
 	now = max(now, s.at)
-	s = expire(s, now-r.Window)
+	s.expire(now - r.Window)
 	used := s.used - s.prev
 	var d policy.Decision
 	if cost == 0 || cost <= r.Limit.Count-used {
 		d.Allowed = true
 		used += cost
-		s = extend(s, now, cost)
+		s.extend(now, cost)
 	} else {
 		due := s.timeOf(s.used - (r.Limit.Count - cost))
 		d.RetryAfter = microseconds(due + r.Window - now)
 	}
 	d.Remaining = max(0, r.Limit.Count-used)
-	s.algorithm, s.idle = slidingLog, s.at
+	s.idle = s.at
 	if used > 0 {
 		s.idle = s.at + r.Window
 		d.ResetAfter = microseconds(s.idle - now)
 	}
-	return s, d
+	return d
 }
 
 // expire counts the requests up to a time no more. They stay where they are until
 // the state is written.
-func expire(s state, until int64) state {
+func (s *state) expire(until int64) {
 	if s.at <= until {
 		s.prev = s.used
-		return s
+		return
 	}
 	if s.log == nil {
-		return s
+		return
 	}
 	moments := s.log.moments
 	if i := sort.Search(len(moments), func(i int) bool { return moments[i].at > until }); i > 0 {
 		s.prev = max(s.prev, moments[i-1].total)
 	}
-	return s
 }
 
-// extend adds a request to the log. It changes nothing that the state it is given
-// refers to.
-func extend(s state, now, cost int64) state {
+// extend adds a request to the state, and leaves its history to write.
+func (s *state) extend(now, cost int64) {
 	if cost == 0 {
-		return s
+		return
 	}
 	if s.log == nil && s.used > s.prev && s.at < now {
 		s.log = &history{moments: []moment{{s.at, s.used}}}
 	}
 	s.at = now
 	s.used += cost
-	return s
 }
 
 // timeOf returns when the total was reached.

@@ -7,8 +7,8 @@ import "github.com/caddy-tollgate/ratelimit/policy"
 // the share that the sliding window still covers, as if it had been used evenly.
 // The idea is Cloudflare's (How we built rate limiting capable of scaling to
 // millions of domains, 2017); the comparison here is of integers.
-func decideSlidingWindow(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
-	s = roll(s, r, now)
+func decideSlidingWindow(s *state, r *policy.Rule, now, cost int64) policy.Decision {
+	s.roll(r, now)
 	start := s.at - s.at%r.Window
 	covered := start + r.Window - s.at // of the window before
 	free := r.Limit.Count - s.used
@@ -18,7 +18,7 @@ func decideSlidingWindow(s state, r *policy.Rule, now, cost int64) (state, polic
 		s.used += cost
 		free -= cost
 	} else {
-		d.RetryAfter = microseconds(waitSlidingWindow(s, r, covered, cost))
+		d.RetryAfter = microseconds(s.waitSlidingWindow(r, covered, cost))
 	}
 	d.Remaining = max(0, free*r.Window-s.prev*covered) / r.Window
 	s.idle = s.at
@@ -29,13 +29,13 @@ func decideSlidingWindow(s state, r *policy.Rule, now, cost int64) (state, polic
 		s.idle = start + r.Window
 	}
 	d.ResetAfter = microseconds(s.idle - s.at)
-	return s, d
+	return d
 }
 
 // waitSlidingWindow returns how long until a cost passes that does not now: until
 // the window before weighs little enough, or else until the present one does,
 // which then is the one before.
-func waitSlidingWindow(s state, r *policy.Rule, covered, cost int64) int64 {
+func (s *state) waitSlidingWindow(r *policy.Rule, covered, cost int64) int64 {
 	if free := r.Limit.Count - s.used; cost <= free {
 		return covered - (free-cost)*r.Window/s.prev
 	}
@@ -47,9 +47,9 @@ func waitSlidingWindow(s state, r *policy.Rule, covered, cost int64) int64 {
 //
 // Of a window that was changed, the estimate of the time when the state was written
 // counts as used then: so how long it still counts is known from then on.
-func roll(s state, r *policy.Rule, now int64) state {
-	if s.algorithm == unseen {
-		return state{at: now, den: r.Window, algorithm: slidingWindow}
+func (s *state) roll(r *policy.Rule, now int64) {
+	if s.den == 0 { // never seen
+		s.den = r.Window
 	}
 	if s.den != r.Window {
 		covered := s.den - s.at%s.den
@@ -66,7 +66,6 @@ func roll(s state, r *policy.Rule, now int64) state {
 	s.at = now
 	s.used = min(s.used, r.Limit.Count)
 	s.prev = min(s.prev, r.Limit.Count)
-	return s
 }
 
 // owingSlidingWindow has used up the present window, or the one before if a bucket

@@ -39,7 +39,7 @@ func (p *zoneParser) events() error {
 		return p.Errf("events %q is not a number of requests; write a whole number from 0, like events 100", value)
 	}
 	p.z.Limit = &n
-	return p.wrap(checkSlidingLog(n))
+	return nil
 }
 
 // finishCompatible completes a zone that is written in window and events.

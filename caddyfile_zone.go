@@ -156,7 +156,7 @@ func (z *Zone) setLimit(l policy.Limit) {
 }
 
 func (p *zoneParser) algorithm() error {
-	value, err := p.value("token_bucket")
+	value, err := p.value("token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log")
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -95,26 +94,9 @@ func (c *compatibility) zones() ([]*Zone, error) {
 		if rl.Window == 0 {
 			return nil, fmt.Errorf("zone %s: window is missing; write a duration, like 1m", name)
 		}
-		if err := checkSlidingLog(rl.MaxEvents); err != nil {
-			return nil, fmt.Errorf("zone %s: %w", name, err)
-		}
 		zones = append(zones, rl.zone(name))
 	}
 	return zones, nil
-}
-
-// errNoSlidingLog says what a zone in the words of mholt/caddy-ratelimit lacks.
-var errNoSlidingLog = errors.New("events and window count by the algorithm sliding_log, which is not available in this version; write limit <count>/<window> instead, like limit 100/1m")
-
-// checkSlidingLog reports whether this version can count such a zone.
-func checkSlidingLog(events int64) error {
-	if events <= 0 { // denied without counting, or refused as negative
-		return nil
-	}
-	if _, err := policy.NewRule(policy.Limit{Count: 1, Window: policy.MaxWindow}, policy.SlidingLog); err != nil {
-		return errNoSlidingLog
-	}
-	return nil
 }
 
 // warnReplaced says once what does the work of the words that have no effect.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -207,6 +208,15 @@ func (e *evaluation) take(ctx context.Context) *refusal {
 		return nil
 	}
 	return e.report.refuse(first)
+}
+
+// delay is how long the request must wait for its turn: the longest that one of
+// its leaky buckets wants.
+func (e *evaluation) delay() (longest time.Duration) {
+	for i := range e.decisions {
+		longest = max(longest, e.decisions[i].Delay)
+	}
+	return longest
 }
 
 // settleDenials answers limits of zero, which need no backend: one that is

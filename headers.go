@@ -48,7 +48,7 @@ func (rep *report) writeHeaders(h http.Header, f headerFamilies) {
 		return
 	}
 	if f.x {
-		h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(e.rule.Limit.Capacity(), 10)}
+		h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(e.rule.AtOnce, 10)}
 		h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(e.Remaining, 10)}
 		h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(rep.resetAt(e), 10)}
 	}

@@ -15,9 +15,11 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -225,21 +227,43 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 	}
 
-	if passed, err := h.decide(w, r); !passed {
+	turn, passed, err := h.decide(w, r)
+	if !passed {
 		return err
+	}
+	if turn > 0 && !wait(r.Context(), turn) {
+		return caddyhttp.Error(statusClientGone, context.Cause(r.Context()))
 	}
 	return next.ServeHTTP(w, r)
 }
 
-// decide counts the request and says so in the headers, or refuses it.
-func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (passed bool, err error) {
+// decide counts the request and says so in the headers, or refuses it. A request
+// that passes may have to wait for its turn.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (turn time.Duration, passed bool, err error) {
 	e := newEvaluation(h, r)
 	defer e.release()
 	if refusal := e.decide(r.Context()); refusal != nil {
-		return false, h.refuse(w, r, e, refusal)
+		return 0, false, h.refuse(w, r, e, refusal)
 	}
 	e.report.writeHeaders(w.Header(), h.families)
-	return true, nil
+	return e.delay(), true, nil
+}
+
+// statusClientGone is what Caddy, too, logs for a client that did not wait for its
+// answer.
+const statusClientGone = 499
+
+// wait waits until a request's turn has come, and reports false if its client has
+// gone before.
+func wait(ctx context.Context, turn time.Duration) bool {
+	timer := time.NewTimer(turn)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // Interface guards

@@ -153,7 +153,7 @@ func (rep *report) limitPlaceholder(name string) (any, bool) {
 	case "zone":
 		return e.name, true
 	case "limit":
-		return e.rule.Limit.Capacity(), true
+		return e.rule.AtOnce, true
 	case "remaining":
 		return e.Remaining, true
 	case "reset":

@@ -40,13 +40,16 @@ type Zone struct {
 	// Length of the window, 1ms to 366d. Required.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// The most units that can be had at once. Default (0): Limit.
+	// The most units that can be had at once; of token_bucket alone. Default (0):
+	// Limit.
 	Burst int64 `json:"burst,omitempty"`
 
-	// How requests are counted: "token_bucket". Default: token_bucket.
+	// How requests are counted: "token_bucket", "leaky_bucket", "fixed_window",
+	// "sliding_window" or "sliding_log". Default: token_bucket.
 	Algorithm policy.Algorithm `json:"algorithm,omitempty"`
 
-	// How long a request may wait for its turn; of leaky_bucket alone. Default: 0.
+	// How long a request may wait for its turn, up to 10m; of leaky_bucket alone.
+	// Default (0): none waits. Who goes away while waiting has still had its turn.
 	MaxDelay caddy.Duration `json:"max_delay,omitempty"`
 
 	// Units that a request takes: a whole number, or text with placeholders that
@@ -146,9 +149,6 @@ func (z *Zone) validate() error {
 	if err := rule.CheckCost(cost.fixed); err != nil {
 		return err
 	}
-	if z.MaxDelay != 0 && z.Algorithm != policy.LeakyBucket {
-		return errors.New("max_delay goes with algorithm leaky_bucket only; leave it out")
-	}
 	if _, err := policy.ParseMode(string(z.Mode)); err != nil {
 		return err
 	}
@@ -169,7 +169,12 @@ func (z *Zone) compileRule() (*policy.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	return policy.NewRule(policy.Limit{Count: *z.Limit, Window: time.Duration(z.Window), Burst: z.Burst}, algorithm)
+	return policy.NewRule(policy.Limit{
+		Count:    *z.Limit,
+		Window:   time.Duration(z.Window),
+		Burst:    z.Burst,
+		MaxDelay: time.Duration(z.MaxDelay),
+	}, algorithm)
 }
 
 func (z *Zone) keyTemplate() (keyTemplate, error) {

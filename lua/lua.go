@@ -8,8 +8,23 @@ package lua
 
 import _ "embed" // for the scripts
 
+//go:embed bucket.lua
+var bucket string
+
 //go:embed token_bucket.lua
 var tokenBucket string
+
+//go:embed leaky_bucket.lua
+var leakyBucket string
+
+//go:embed fixed_window.lua
+var fixedWindow string
+
+//go:embed sliding_window.lua
+var slidingWindow string
+
+//go:embed sliding_log.lua
+var slidingLog string
 
 //go:embed take.lua
 var take string
@@ -17,8 +32,10 @@ var take string
 //go:embed give_back.lua
 var giveBack string
 
+var algorithms = bucket + tokenBucket + leakyBucket + fixedWindow + slidingWindow + slidingLog
+
 // Take decides every bucket of one request and takes its cost: all or nothing.
-var Take = tokenBucket + take
+var Take = algorithms + take
 
 // GiveBack returns to buckets what Take took from them.
-var GiveBack = tokenBucket + giveBack
+var GiveBack = algorithms + giveBack

@@ -117,21 +117,21 @@ func TestALookWritesNothing(t *testing.T) {
 func TestAKeyOfAnotherTypeIsAnErrorThatNamesItsPlaceAndChargesNothing(t *testing.T) {
 	t.Parallel()
 	c := server(t)
-	c.RPush(t.Context(), "list", "x")
-	buckets := map[string]request{"list": tenPerMinute, "a": tenPerMinute}
+	c.HSet(t.Context(), "hash", "x", "y")
+	buckets := map[string]request{"hash": tenPerMinute, "a": tenPerMinute}
 	for _, tt := range []struct {
 		order []string
 		want  string
 	}{
-		{[]string{"list"}, "WRONGTYPE 1"},
-		{[]string{"a", "list"}, "WRONGTYPE 2"},
+		{[]string{"hash"}, "WRONGTYPE 1"},
+		{[]string{"a", "hash"}, "WRONGTYPE 2"},
 	} {
 		if _, err := take(t, c, "", buckets, tt.order...); err == nil || err.Error() != tt.want {
 			t.Errorf("%v: the error is %v, not %s", tt.order, err, tt.want)
 		}
 	}
 	if n := c.DBSize(t.Context()).Val(); n != 1 {
-		t.Errorf("there are %d keys, not only the list", n)
+		t.Errorf("there are %d keys, not only the hash", n)
 	}
 }
 

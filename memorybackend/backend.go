@@ -27,7 +27,8 @@ const storeKey = "memory"
 type Backend struct {
 	// The most buckets to keep; 0 means 1000000. A bucket takes about 250 bytes
 	// while its client is remembered, which is at most the time in which its
-	// limit fills up again. A table too small for its clients refuses more than
+	// limit fills up again; one of the algorithm sliding_log takes up to 32 bytes
+	// more for each request that counts. A table too small for its clients refuses more than
 	// the limits say, never less. Takes effect on the running counters.
 	MaxKeys int `json:"max_keys,omitempty"`
 

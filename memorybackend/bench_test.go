@@ -2,6 +2,7 @@ package memorybackend
 
 import (
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -47,6 +48,40 @@ func BenchmarkOneBucket(b *testing.B)                      { benchmark(b, 1, 1) 
 func BenchmarkThreeBuckets(b *testing.B)                   { benchmark(b, 3, 1) }
 func BenchmarkOneBucketOfAHundredThousand(b *testing.B)    { benchmark(b, 1, 100_000) }
 func BenchmarkThreeBucketsOfAThousandClients(b *testing.B) { benchmark(b, 3, 1000) }
+
+// BenchmarkAlgorithms is a decision on one bucket that lets a request pass every
+// microsecond, as far as its limit goes. The logs are those of 10 and of 1000.
+func BenchmarkAlgorithms(b *testing.B) {
+	for _, text := range []string{
+		"1000000/1s token_bucket", "1000000/1s max_delay 10s leaky_bucket", "1000000/1s fixed_window", "1000000/1s sliding_window",
+		"10/1s sliding_log", "1000/1s sliding_log",
+	} {
+		r := limit(b, text)
+		for _, pace := range []struct {
+			name string
+			step int64
+		}{{"passes", r.Window/r.Limit.Count + 1}, {"refused", 0}} {
+			b.Run(strings.ReplaceAll(text, " ", "_")+"/"+pace.name, func(b *testing.B) {
+				s, request := NewStore(DefaultMaxKeys), clientRequest(0, 1, r)
+				decisions := make([]policy.Decision, 1)
+				now := start
+				for range min(2*r.Limit.Count, 100_000) {
+					now += pace.step
+					s.Take(now, request, decisions)
+				}
+				request[0].Cost = 1
+				if pace.step == 0 {
+					request[0].Cost = r.Limit.Count
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					now += pace.step
+					s.Take(now, request, decisions)
+				}
+			})
+		}
+	}
+}
 
 func BenchmarkRefused(b *testing.B) {
 	s := NewStore(DefaultMaxKeys)

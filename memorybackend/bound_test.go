@@ -220,7 +220,10 @@ func TestIdleBucketsGoFirst(t *testing.T) {
 func TestATableTooSmallAdmitsNoMoreThanTheLimits(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		s := NewStore(rapid.SampledFrom([]int{1, 2, 5, 300}).Draw(r, "max_keys"))
-		rules := []*policy.Rule{limit(t, "3/1m"), limit(t, "5/1h"), limit(t, "100/1s burst 7"), limit(t, "7/10m burst 3")}
+		rules := []*policy.Rule{
+			limit(t, "3/1m"), limit(t, "5/1h"), limit(t, "100/1s burst 7"), limit(t, "7/10m burst 3"),
+			limit(t, "3/1m max_delay 30s leaky_bucket"), limit(t, "4/1m fixed_window"), limit(t, "5/10m sliding_window"), limit(t, "4/10m sliding_log"),
+		}
 		log := make(map[int][]admission)
 		now := start
 		for range 150 {
@@ -228,7 +231,7 @@ func TestATableTooSmallAdmitsNoMoreThanTheLimits(t *testing.T) {
 			if rapid.IntRange(0, 30).Draw(r, "resize") == 0 {
 				s.SetMaxKeys(rapid.SampledFrom([]int{1, 3, 300}).Draw(r, "max_keys"))
 			}
-			client := rapid.IntRange(0, 11).Draw(r, "client")
+			client := rapid.IntRange(0, 15).Draw(r, "client")
 			rule := rules[client%len(rules)]
 			cost := rapid.Int64Range(1, 3).Draw(r, "cost")
 			if ask(s, now, strconv.Itoa(client), rule, cost).Allowed {
@@ -237,7 +240,7 @@ func TestATableTooSmallAdmitsNoMoreThanTheLimits(t *testing.T) {
 		}
 		s.checkInvariants(r)
 		for client, admissions := range log {
-			checkWindows(r, rules[client%len(rules)].Limit, admissions)
+			checkWindows(r, rules[client%len(rules)], admissions)
 		}
 	})
 }
@@ -245,18 +248,35 @@ func TestATableTooSmallAdmitsNoMoreThanTheLimits(t *testing.T) {
 // admission is a request that passed.
 type admission struct{ at, cost int64 }
 
-func checkWindows(r *rapid.T, l policy.Limit, log []admission) {
+func checkWindows(r *rapid.T, rule *policy.Rule, log []admission) {
 	for i, first := range log {
 		sum := int64(0)
 		for _, last := range log[i:] {
 			sum += last.cost
-			above := new(big.Int).Mul(big.NewInt(sum-l.Capacity()), big.NewInt(l.Window.Microseconds()))
-			share := new(big.Int).Mul(big.NewInt(l.Count), big.NewInt(last.at-first.at))
-			if above.Cmp(share) > 0 {
-				r.Fatalf("%s admitted %d within %d µs", l, sum, last.at-first.at)
+			if length := last.at - first.at; !promised(rule, first, last, sum) {
+				r.Fatalf("%s %s admitted %d within %d µs", rule.Limit, rule.Algorithm, sum, length)
 			}
 		}
 	}
+}
+
+// promised says whether a rule may let so much pass from one request up to and with
+// another.
+func promised(rule *policy.Rule, first, last admission, sum int64) bool {
+	length, count := last.at-first.at, rule.Limit.Count
+	windows := last.at/rule.Window - first.at/rule.Window + 1
+	switch rule.Algorithm {
+	case policy.LeakyBucket: // what is before the last waits no longer than may be
+		return (sum-last.cost)*rule.Window <= count*(length+rule.MaxDelay)
+	case policy.FixedWindow:
+		return sum <= windows*count
+	case policy.SlidingWindow:
+		return sum <= windows*count && (length >= rule.Window || sum < 2*count)
+	case policy.SlidingLog:
+		return length >= rule.Window || sum <= count
+	}
+	above := new(big.Int).Mul(big.NewInt(sum-rule.Limit.Capacity()), big.NewInt(rule.Window))
+	return above.Cmp(new(big.Int).Mul(big.NewInt(count), big.NewInt(length))) <= 0
 }
 
 func TestAMillionClientsStayWithinTheBoundAndItsMemory(t *testing.T) {

@@ -20,9 +20,11 @@ type slot struct {
 func (c *call) take() {
 	for i := range c.buckets {
 		b, s := &c.buckets[i], &c.slots[i]
-		var before state
-		s.entry, before = s.shard.stateLocked(b, c.now)
-		s.after, c.decisions[i] = decide(before, b.Rule, c.now, b.Cost)
+		s.entry = s.shard.stateLocked(b, c.now, &s.after)
+		c.decisions[i] = decide(&s.after, b.Rule, c.now, b.Cost)
+		if b.Shadow {
+			c.decisions[i].Delay = 0
+		}
 	}
 	if policy.Allowed(c.buckets, c.decisions) {
 		c.update()
@@ -37,7 +39,7 @@ func (c *call) take() {
 func (c *call) update() {
 	for i := range c.slots {
 		if s := &c.slots[i]; s.entry != nil && c.takes(i) {
-			s.shard.updateLocked(s.entry, s.after)
+			s.shard.updateLocked(s.entry, &s.after)
 		}
 	}
 }
@@ -50,8 +52,8 @@ func (c *call) untake() {
 			continue
 		}
 		b, s := &c.buckets[i], &c.slots[i]
-		_, before := s.shard.stateLocked(b, c.now)
-		s.after, c.decisions[i] = decide(before, b.Rule, c.now, 0)
+		s.shard.stateLocked(b, c.now, &s.after)
+		c.decisions[i] = decide(&s.after, b.Rule, c.now, 0)
 		s.shard = nil // nothing to store
 	}
 }
@@ -66,8 +68,8 @@ func (c *call) insert() {
 		if s.entry != nil || s.shard == nil {
 			continue
 		}
-		if b := &c.buckets[i]; b.Cost > 0 && s.after.used > 0 {
-			s.shard.insertLocked(key{b.Identity, b.Scope}, s.after)
+		if b := &c.buckets[i]; b.Cost > 0 && s.after.idle > s.after.at {
+			s.shard.insertLocked(key{b.Identity, b.Scope}, &s.after)
 		}
 	}
 }

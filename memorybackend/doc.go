@@ -13,7 +13,24 @@
 // Of a bucket, the state says what was used as of a time, and in which unit; see
 // policy.Rule. So a limit may change under a live bucket in any direction, and
 // what was used stays used. The state of each algorithm is computed by a pure
-// function in a file of its own, which decide (algorithm.go) chooses.
+// function in a file of its own, which decide (algorithm.go) chooses. Only what a
+// sliding log remembers of its requests is changed in place, when a decision is
+// written.
+//
+// What a change of the limit does to a live bucket:
+//
+//   - The count, the burst and the longest delay hold from the next request on, in
+//     both directions. A lowered limit is kept to; what is above it is forgotten with
+//     the next charge, but of a fixed window and a log nothing is.
+//   - The window of a token or leaky bucket: what was used stays used and comes back
+//     at the new rate.
+//   - The window of a fixed window: what was used in the old one counts if the last
+//     charge lies in the new one.
+//   - The window of a sliding window: the estimate at the last charge counts as used
+//     then.
+//   - The window of a sliding log: requests count by the new one; those that did not
+//     count any more at the last charge are gone.
+//   - The algorithm: the bucket is as if never seen, once.
 //
 // # Bounds
 //
@@ -44,7 +61,11 @@
 //
 // A debt is carried over as a time. If the limit of a forgotten bucket is changed
 // before it comes back, it owes that time by the new limit, which is not always
-// what it had used.
+// what it had used. A window that ends later than the debt owes nothing, since a
+// bucket of that window with anything used would have been forgotten later.
+//
+// A log takes 16 bytes more, up to twice that, for each moment at which a request
+// passed in its window, up to its count; the bound on buckets does not bound them.
 //
 // Which bucket is nearest to idle is exact; which shard a client is in is chance.
 // A table is full when a shard is, at a few percent less than its bound.

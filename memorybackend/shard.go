@@ -43,35 +43,38 @@ const (
 	smallMap     = 256 // and not at all while its peak is below this
 )
 
-// stateLocked returns the state of a bucket and where it is stored, if it is.
-func (sh *shard) stateLocked(b *policy.Bucket, now int64) (*entry, state) {
+// stateLocked copies the state of a bucket and returns where it is stored, if it is.
+func (sh *shard) stateLocked(b *policy.Bucket, now int64, to *state) *entry {
 	e := sh.entries[key{b.Identity, b.Scope}]
 	switch {
 	case e == nil:
-		return nil, owing(b.Rule, now, sh.forgotten)
+		*to = owing(b.Rule, now, sh.forgotten)
 	case e.expiry() <= now:
-		return e, state{}
+		*to = state{}
 	default:
-		return e, e.state
+		*to = e.state
 	}
+	return e
 }
 
 // updateLocked writes a bucket that is stored.
-func (sh *shard) updateLocked(e *entry, s state) {
-	e.state = s
+func (sh *shard) updateLocked(e *entry, s *state) {
+	s.log.write(s)
+	e.state = *s
 	sh.heap.sooner(e)
 }
 
 // insertLocked stores a bucket that is not. A full shard forgets the entry
 // nearest to idle for it.
-func (sh *shard) insertLocked(k key, s state) {
+func (sh *shard) insertLocked(k key, s *state) {
 	var e *entry
 	if len(sh.entries) < sh.quota {
 		e = new(entry)
 	} else {
 		e = sh.forgetLocked()
 	}
-	*e = entry{key: k, state: s}
+	s.log.write(s)
+	*e = entry{key: k, state: *s}
 	sh.adoptLocked(e)
 }
 

@@ -10,8 +10,8 @@ import (
 // as a meter (ITU-T I.371, Annex A): it drains by Num units every
 // microsecond, a cost adds Den for each of its units, and what does not fit in
 // is refused.
-func decideTokenBucket(s state, r *policy.Rule, now, cost int64) (state, policy.Decision) {
-	s = settle(s, r, now)
+func decideTokenBucket(s *state, r *policy.Rule, now, cost int64) policy.Decision {
+	s.settle(r, now)
 	d := policy.Decision{Remaining: (r.Capacity - s.used) / r.Den}
 	if cost <= d.Remaining {
 		d.Allowed = true
@@ -24,20 +24,20 @@ func decideTokenBucket(s state, r *policy.Rule, now, cost int64) (state, policy.
 	reset := ceilDiv(s.used, r.Num)
 	s.idle = s.at + reset
 	d.ResetAfter = microseconds(reset)
-	return s, d
+	return d
 }
 
-// settle brings a stored state to the present and into the rule's unit; idle is
-// left to whoever knows what is used in the end. Time
-// never moves back: with a clock behind the state's, the state stays as of its
-// own time, so nothing drains twice.
-func settle(s state, r *policy.Rule, now int64) state {
+// settle brings the state of a token or leaky bucket to the present and into the
+// rule's unit; idle is left to whoever knows what is used in the end. Time never
+// moves back: with a clock behind the state's, the state stays as of its own
+// time, so nothing drains twice.
+func (s *state) settle(r *policy.Rule, now int64) {
 	if s.used > 0 && s.den != r.Den {
 		s.used = rescale(s.used, s.den, r.Den, r.Capacity)
 	}
 	now = max(now, s.at)
-	used := drain(min(s.used, r.Capacity), now-s.at, r.Num)
-	return state{at: now, used: used, den: r.Den, algorithm: tokenBucket}
+	s.used = drain(min(s.used, r.Capacity), now-s.at, r.Num)
+	s.at, s.den = now, r.Den
 }
 
 // rescale converts used from the unit from to the unit to, rounded up so that
@@ -66,13 +66,13 @@ func drain(used, elapsed, num int64) int64 {
 	return used - int64(lo)
 }
 
-// owingTokenBucket is a bucket that will have drained at the time until, or a
-// full one if that takes less long.
-func owingTokenBucket(r *policy.Rule, now, until int64) state {
+// owingBucket is a token or leaky bucket that will have drained at the time until,
+// or a full one if that takes less long.
+func owingBucket(r *policy.Rule, now, until int64, a algorithm) state {
 	used := r.Capacity
 	hi, lo := bits.Mul64(uint64(until-now), uint64(r.Num))
 	if hi == 0 && lo < uint64(r.Capacity) {
 		used = int64(lo)
 	}
-	return state{at: now, used: used, den: r.Den, idle: now + ceilDiv(used, r.Num), algorithm: tokenBucket}
+	return state{at: now, used: used, den: r.Den, idle: now + ceilDiv(used, r.Num), algorithm: a}
 }

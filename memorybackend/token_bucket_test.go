@@ -56,36 +56,6 @@ func FuzzDrainIsExact(f *testing.F) {
 	})
 }
 
-func TestAStateTellsWhichAlgorithmWroteIt(t *testing.T) {
-	rule := limit(t, "10/1m")
-	written, _ := decide(state{}, rule, start, 1)
-	inherited := owing(rule, start, start+1)
-	if written.algorithm != tokenBucket || inherited.algorithm != tokenBucket || tokenBucket == unseen {
-		t.Errorf("algorithms: written %d, inherited %d; want %d, which is not %d", written.algorithm, inherited.algorithm, tokenBucket, unseen)
-	}
-}
-
-// Time of a key in Redis is counted in milliseconds, rounded up.
-func TestAStateExpiresInWholeMillisecondsAfterItsWrite(t *testing.T) {
-	for _, row := range []struct {
-		limit string
-		cost  int64
-		want  int64 // microseconds after the write
-	}{
-		{"10/1m", 1, 6_000_000},
-		{"7/1m", 1, 8_572_000}, // 8571428.57
-		{"1000000/1s", 1, 1_000},
-		{"1000000/1s", 1_000, 1_000},
-		{"1000000/1s", 1_001, 2_000},
-		{"1/366d", 1, 366 * 24 * 3600 * 1_000_000},
-	} {
-		s, _ := decide(state{}, limit(t, row.limit), start, row.cost)
-		if got := s.expiry() - start; got != row.want {
-			t.Errorf("%s, cost %d: expires after %d µs, want %d", row.limit, row.cost, got, row.want)
-		}
-	}
-}
-
 func TestADebtIsATimeAndAtMostAFullBucket(t *testing.T) {
 	rule := limit(t, "10/1m") // a unit is six seconds
 	for _, row := range []struct{ until, used, idle int64 }{
@@ -112,18 +82,29 @@ func TestADebtIsATimeAndAtMostAFullBucket(t *testing.T) {
 // start is a time at which tests start.
 const start = int64(1_773_500_966_535_897)
 
-// limit reads "<count>/<window> [burst <n>]" as a rule.
+// limit reads "<count>/<window> [burst <n>] [max_delay <duration>] [<algorithm>]" as
+// a rule; without an algorithm it is a token bucket.
 func limit(tb testing.TB, text string) *policy.Rule {
 	tb.Helper()
-	text, burst, _ := strings.Cut(text, " burst ")
-	l, err := policy.ParseLimit(text)
-	if err == nil && burst != "" {
-		l.Burst, err = strconv.ParseInt(burst, 10, 64)
+	words := strings.Fields(text)
+	l, err := policy.ParseLimit(words[0])
+	algorithm := policy.TokenBucket
+	for i := 1; i < len(words) && err == nil; i++ {
+		switch words[i] {
+		case "burst":
+			i++
+			l.Burst, err = strconv.ParseInt(words[i], 10, 64)
+		case "max_delay":
+			i++
+			l.MaxDelay, err = policy.ParseWindow(words[i])
+		default:
+			algorithm = policy.Algorithm(words[i])
+		}
 	}
-	if err != nil {
-		tb.Fatal(err)
+	var r *policy.Rule
+	if err == nil {
+		r, err = policy.NewRule(l, algorithm)
 	}
-	r, err := policy.NewRule(l, policy.TokenBucket)
 	if err != nil {
 		tb.Fatal(err)
 	}

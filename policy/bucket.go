@@ -17,7 +17,8 @@ type Bucket struct {
 
 	Rule *Rule
 
-	// Units to take: 0 looks and takes nothing. At most Rule.Limit.Capacity().
+	// Units to take: 0 looks and takes nothing, and is always allowed. At most what
+	// Rule.CheckCost accepts.
 	Cost int64
 
 	// A shadow bucket is counted by itself and never refuses the request.
@@ -46,6 +47,11 @@ type Decision struct {
 	// How long until the bucket equals one never seen, rounded up to the
 	// microsecond.
 	ResetAfter time.Duration
+
+	// How long the request must wait for its turn before it passes, rounded up to
+	// the microsecond; of leaky buckets alone. Zero if it passes at once, if this
+	// bucket or another enforced one of the call refuses, and for shadow buckets.
+	Delay time.Duration
 }
 
 // Allowed reports whether a request passes: whether every enforced bucket

@@ -15,6 +15,9 @@ const (
 	MaxCount  = int64(1_000_000_000_000)
 	MinWindow = time.Millisecond
 	MaxWindow = 366 * 24 * time.Hour
+
+	// LongestDelay bounds how long a request may wait for its turn.
+	LongestDelay = 10 * time.Minute
 )
 
 // Limit is how much one client may have: Count units per Window, and up to
@@ -27,8 +30,13 @@ type Limit struct {
 	// window is a duration, never a calendar period: 30d is 720 hours.
 	Window time.Duration
 
-	// The most that can be had at once, 1 to MaxCount. Zero means Count.
+	// The most that can be had at once, 1 to MaxCount; of a token bucket alone.
+	// Zero means Count.
 	Burst int64
+
+	// How long a request may wait for its turn, whole microseconds up to
+	// LongestDelay; of a leaky bucket alone. Zero means that none waits.
+	MaxDelay time.Duration
 }
 
 // Capacity is the most units that can be had at once: Burst, else Count.
@@ -70,6 +78,8 @@ func (l Limit) Validate() error {
 		return fmt.Errorf("limit: burst %d is negative; write a whole number from 1, or leave it out for %d", l.Burst, l.Count)
 	case l.Burst > MaxCount:
 		return fmt.Errorf("limit: burst %d is too large; the most is %d", l.Burst, MaxCount)
+	case l.MaxDelay < 0 || l.MaxDelay > LongestDelay || l.MaxDelay%time.Microsecond != 0:
+		return fmt.Errorf("limit: max_delay %s is out of range; write a duration up to %s, like 500ms", l.MaxDelay, formatWindow(LongestDelay))
 	case l.Count == 0 && l.Burst > 0:
 		return errors.New("limit: a count of 0 denies everything, so it takes no burst")
 	}

@@ -32,7 +32,10 @@ func TestARuleIsTheLimitInLowestTerms(t *testing.T) {
 			t.Errorf("%s: %v", tt.limit, err)
 			continue
 		}
-		want := policy.Rule{Limit: tt.limit, Algorithm: policy.TokenBucket, Num: tt.num, Den: tt.den, Capacity: tt.capacity}
+		want := policy.Rule{
+			Limit: tt.limit, Algorithm: policy.TokenBucket, Window: tt.limit.Window.Microseconds(),
+			Num: tt.num, Den: tt.den, Capacity: tt.capacity, AtOnce: tt.limit.Capacity(),
+		}
 		if *r != want {
 			t.Errorf("%s: got %+v, want %+v", tt.limit, *r, want)
 		}
@@ -105,9 +108,9 @@ func TestARuleIsExactOrRefused(t *testing.T) {
 
 func TestALimitOfZeroDeniesEverythingByAnyAlgorithm(t *testing.T) {
 	t.Parallel()
-	for _, a := range []policy.Algorithm{policy.TokenBucket, policy.SlidingLog, ""} {
+	for _, a := range []policy.Algorithm{policy.TokenBucket, policy.LeakyBucket, policy.FixedWindow, policy.SlidingWindow, policy.SlidingLog, ""} {
 		r, err := policy.NewRule(policy.Limit{Window: time.Minute}, a)
-		if err != nil || !r.DenyAll() || r.Capacity != 0 {
+		if err != nil || !r.DenyAll() || r.Capacity != 0 || r.AtOnce != 0 {
 			t.Errorf("%q: got %+v, %v, want a rule that denies all", a, r, err)
 		}
 	}
@@ -125,13 +128,102 @@ func TestARuleRefusesABrokenLimitBeforeItComputes(t *testing.T) {
 	}
 }
 
-func TestAnAlgorithmThatIsNotThereYetIsRefused(t *testing.T) {
+func TestEachAlgorithmHasItsOwnNumbers(t *testing.T) {
 	t.Parallel()
-	for _, a := range []policy.Algorithm{policy.LeakyBucket, policy.FixedWindow, policy.SlidingWindow, policy.SlidingLog} {
-		_, err := policy.NewRule(policy.Limit{Count: 1, Window: time.Minute}, a)
-		want := "algorithm " + string(a) + " is not available in this version; write token_bucket, or leave the word out"
-		if err == nil || err.Error() != want {
-			t.Errorf("got %v\nwant %s", err, want)
+	const minute = 60_000_000
+	limit := policy.Limit{Count: 7, Window: time.Minute}
+	delayed := policy.Limit{Count: 7, Window: time.Minute, MaxDelay: 20 * time.Second}
+	for _, want := range []policy.Rule{
+		{Limit: limit, Algorithm: policy.FixedWindow, Window: minute, AtOnce: 7},
+		{Limit: limit, Algorithm: policy.SlidingWindow, Window: minute, AtOnce: 7},
+		{Limit: limit, Algorithm: policy.SlidingLog, Window: minute, AtOnce: 7},
+		{Limit: limit, Algorithm: policy.LeakyBucket, Window: minute, Num: 7, Den: minute, Capacity: 7 * minute, AtOnce: 1},
+		// Two units and a third leave in 20 s: so three can be had at once, the last after 17.1 s.
+		{Limit: delayed, Algorithm: policy.LeakyBucket, Window: minute, MaxDelay: 20_000_000, Num: 7, Den: minute, Capacity: 140_000_000 + 7*minute, AtOnce: 3},
+	} {
+		if r, err := policy.NewRule(want.Limit, want.Algorithm); err != nil || *r != want {
+			t.Errorf("%s: got %+v, %v\nwant %+v", want.Algorithm, r, err, want)
+		}
+	}
+}
+
+// 2^53-1 = 20394401 x 441650591.
+func TestEachAlgorithmIsRefusedWhereItsNumbersEnd(t *testing.T) {
+	t.Parallel()
+	const (
+		us     = time.Microsecond
+		window = 20_394_401 * us
+		count  = 441_650_591
+	)
+	for _, tt := range []struct {
+		algorithm   policy.Algorithm
+		fits, fails policy.Limit
+		want        string
+	}{
+		{
+			policy.SlidingWindow, policy.Limit{Count: count, Window: window}, policy.Limit{Count: count + 1, Window: window},
+			"limit 441650592/20.394401s cannot be counted exactly by sliding_window: the count times the window in microseconds reaches 2^53; " +
+				"write a smaller count, a shorter window, or algorithm token_bucket",
+		},
+		{
+			policy.SlidingWindow, policy.Limit{Count: 1<<33 - 1, Window: 1 << 20 * us}, policy.Limit{Count: 1 << 38, Window: 1 << 26 * us}, // 2^64
+			"limit 274877906944/1m7.108864s cannot be counted exactly by sliding_window: the count times the window in microseconds reaches 2^53; " +
+				"write a smaller count, a shorter window, or algorithm token_bucket",
+		},
+		{
+			policy.SlidingLog, policy.Limit{Count: policy.MaxLogged, Window: policy.MaxWindow}, policy.Limit{Count: policy.MaxLogged + 1, Window: time.Second},
+			"limit 1000001/1s is too large for sliding_log, which keeps an entry for each request: the most is 1000000; " +
+				"write a smaller count, or algorithm sliding_window",
+		},
+		{
+			policy.LeakyBucket, policy.Limit{Count: count, Window: window - us, MaxDelay: us}, policy.Limit{Count: count, Window: window - us, MaxDelay: 2 * us},
+			"limit 441650591/20.3944s with max_delay 2\u00b5s cannot be counted exactly: its longest queue times 20394400 (the window in microseconds, " +
+				"reduced by the count) reaches 2^53; write a shorter max_delay, a shorter window, or a smaller count",
+		},
+		{
+			policy.LeakyBucket, policy.Limit{Count: 1, Window: policy.MaxWindow, MaxDelay: policy.LongestDelay}, policy.Limit{Count: policy.MaxCount - 1, Window: policy.MaxWindow},
+			"limit 999999999999/366d with max_delay 0s cannot be counted exactly: its longest queue times 1171200000000 (the window in microseconds, " +
+				"reduced by the count) reaches 2^53; write a shorter max_delay, a shorter window, or a smaller count",
+		},
+		{
+			policy.FixedWindow, policy.Limit{Count: policy.MaxCount, Window: policy.MaxWindow}, policy.Limit{Count: policy.MaxCount + 1, Window: policy.MaxWindow},
+			"limit: count 1000000000001 is too large; the most is 1000000000000",
+		},
+	} {
+		if _, err := policy.NewRule(tt.fits, tt.algorithm); err != nil {
+			t.Errorf("%s: %v, want the last that fits", tt.algorithm, err)
+		}
+		if r, err := policy.NewRule(tt.fails, tt.algorithm); err == nil || err.Error() != tt.want {
+			t.Errorf("%s: got %+v, %v\nwant %s", tt.algorithm, r, err, tt.want)
+		}
+	}
+}
+
+func TestAWordThatAnAlgorithmDoesNotHaveIsRefused(t *testing.T) {
+	t.Parallel()
+	burst := policy.Limit{Count: 5, Window: time.Minute, Burst: 9}
+	delayed := policy.Limit{Count: 5, Window: time.Minute, MaxDelay: time.Second}
+	for _, tt := range []struct {
+		limit     policy.Limit
+		algorithm policy.Algorithm
+		want      string
+	}{
+		{burst, policy.TokenBucket, ""},
+		{burst, policy.LeakyBucket, "burst goes with algorithm token_bucket only, not with leaky_bucket; leave it out"},
+		{burst, policy.FixedWindow, "burst goes with algorithm token_bucket only, not with fixed_window; leave it out"},
+		{burst, policy.SlidingWindow, "burst goes with algorithm token_bucket only, not with sliding_window; leave it out"},
+		{burst, policy.SlidingLog, "burst goes with algorithm token_bucket only, not with sliding_log; leave it out"},
+		{delayed, policy.LeakyBucket, ""},
+		{delayed, "", "max_delay goes with algorithm leaky_bucket only, not with token_bucket; leave it out"},
+		{delayed, policy.SlidingLog, "max_delay goes with algorithm leaky_bucket only, not with sliding_log; leave it out"},
+		{policy.Limit{Count: 5, Window: time.Minute}, "gcra", `unknown algorithm "gcra"; write token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log`},
+	} {
+		got := ""
+		if _, err := policy.NewRule(tt.limit, tt.algorithm); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.algorithm, got, tt.want)
 		}
 	}
 }
@@ -164,6 +256,23 @@ func TestACostThatCanNeverBeGrantedIsRefused(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%s, cost %d: got %q, want %q", tt.limit, tt.cost, got, tt.want)
+		}
+	}
+}
+
+func TestOnlyATokenBucketIsToldToRaiseItsBurst(t *testing.T) {
+	t.Parallel()
+	for _, a := range []policy.Algorithm{policy.LeakyBucket, policy.FixedWindow, policy.SlidingWindow, policy.SlidingLog} {
+		r, err := policy.NewRule(policy.Limit{Count: 5, Window: time.Minute}, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = "cost 6 can never be granted: the limit 5/1m gives at most 5 at once; raise the count or lower the cost"
+		if err := r.CheckCost(6); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", a, err, want)
+		}
+		if err := r.CheckCost(5); err != nil {
+			t.Errorf("%s: %v", a, err)
 		}
 	}
 }

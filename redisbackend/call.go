@@ -30,13 +30,17 @@ var (
 // The numbers by which lua/take.lua knows the algorithms, and how it marks a
 // shadow bucket.
 const (
-	tokenBucketTag = 1
-	shadowMark     = 128
+	tokenBucketTag = iota + 1
+	leakyBucketTag
+	fixedWindowTag
+	slidingWindowTag
+	slidingLogTag
+
+	shadowMark = 128
 )
 
 // Lengths in what the scripts take and reply, in bytes.
 const (
-	bucketSize   = 33 // "<Bdddd"
 	numberSize   = 8
 	decisionSize = 3 * numberSize
 )
@@ -121,12 +125,27 @@ func (c *call) addTime(clock func() int64) {
 
 // appendBucket packs what the scripts want to know of a bucket.
 func (c *call) appendBucket(b *policy.Bucket) {
-	what := byte(tokenBucketTag)
+	mark := byte(0)
 	if b.Shadow {
-		what |= shadowMark
+		mark = shadowMark
 	}
+	switch r := b.Rule; r.Algorithm {
+	case policy.LeakyBucket:
+		c.appendNumbers(leakyBucketTag|mark, r.Num, r.Den, r.Capacity, b.Cost*r.Den, r.MaxDelay*r.Num)
+	case policy.FixedWindow:
+		c.appendNumbers(fixedWindowTag|mark, r.Window, r.Limit.Count, b.Cost)
+	case policy.SlidingWindow:
+		c.appendNumbers(slidingWindowTag|mark, r.Window, r.Limit.Count, b.Cost)
+	case policy.SlidingLog:
+		c.appendNumbers(slidingLogTag|mark, r.Window, r.Limit.Count, b.Cost)
+	default:
+		c.appendNumbers(tokenBucketTag|mark, r.Num, r.Den, r.Capacity, b.Cost*r.Den)
+	}
+}
+
+func (c *call) appendNumbers(what byte, numbers ...int64) {
 	c.text = append(c.text, what)
-	for _, n := range [...]int64{b.Rule.Num, b.Rule.Den, b.Rule.Capacity, b.Cost * b.Rule.Den} {
+	for _, n := range numbers {
 		c.text = binary.LittleEndian.AppendUint64(c.text, math.Float64bits(float64(n)))
 	}
 }

@@ -54,12 +54,15 @@ func (c *call) decode(buckets []policy.Bucket, decisions []policy.Decision) erro
 		return failed(fmt.Errorf("a reply of %d bytes to %d buckets", len(c.reply), len(buckets)))
 	}
 	for i := range buckets {
-		retry := c.micros(1 + 3*i)
+		retry := c.micros(1 + 3*i) // below zero: allowed, after a delay
 		decisions[i] = policy.Decision{
-			Allowed:    retry == 0,
+			Allowed:    retry <= 0,
 			Remaining:  c.number(2 + 3*i),
-			RetryAfter: retry,
+			RetryAfter: max(0, retry),
 			ResetAfter: c.micros(3 + 3*i),
+		}
+		if !buckets[i].Shadow {
+			decisions[i].Delay = max(0, -retry)
 		}
 	}
 	return nil

@@ -133,7 +133,7 @@ func TestAKeyOfAnotherTypeIsAnErrorThatNamesTheScope(t *testing.T) {
 	t.Parallel()
 	s := testserver.NewRedis(t)
 	b, r := provision(t, &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient}), connect(t, s)
-	r.RPush(t.Context(), "ratelimit:{203.0.113.7}:odd", "x")
+	r.HSet(t.Context(), "ratelimit:{203.0.113.7}:odd", "x", "y")
 	for range 2 * redisbackend.TripAfter {
 		err := mustFail(t, b, bucket(t, "ip", "10/1m"), bucket(t, "odd", "10/1m"))
 		if !strings.Contains(err.Error(), "the scope odd ") {

@@ -12,6 +12,7 @@ var concurrentCases = []namedTest{
 	{"of many requests exactly as many pass as the limit has", exactlyTheLimit},
 	{"two buckets in either order neither deadlock nor leak", crossedBuckets},
 	{"different requests of one bucket share it exactly", mixedCosts},
+	{"every answer is that of some order of the requests", linearizable},
 }
 
 // Requests that a case sends: from so many goroutines, so many each.

@@ -51,11 +51,13 @@ func Run(t *testing.T, open func(t *testing.T, clock *Clock) Backend) {
 	run := func(name string, test func(s *session)) {
 		t.Run(name, func(t *testing.T) {
 			clock := newClock()
-			test(&session{T: t, clock: clock, backend: open(t, clock)})
+			test(&session{T: t, clock: clock, start: epoch, backend: open(t, clock)})
 		})
 	}
-	for _, l := range tokenBucketLedgers {
-		run("token bucket: "+l.name, l.play)
+	for _, suite := range ledgers {
+		for _, l := range suite.ledgers {
+			run(suite.algorithm+": "+l.name, func(s *session) { l.play(s, suite.start) })
+		}
 	}
 	for _, c := range requestCases {
 		run("request: "+c.name, c.test)

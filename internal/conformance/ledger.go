@@ -12,15 +12,34 @@ type ledger struct {
 	rows []row
 }
 
+// ledgers are the ledgers of the algorithms. Those of aligned windows start where
+// windows start.
+var ledgers = []struct {
+	algorithm string
+	start     int64 // in microseconds since 1970
+	ledgers   []ledger
+}{
+	{"token bucket", epoch, tokenBucketLedgers},
+	{"leaky bucket", epoch, leakyBucketLedgers},
+	{"fixed window", midnight, fixedWindowLedgers},
+	{"sliding window", midnight, slidingWindowLedgers},
+	{"sliding log", epoch, slidingLogLedgers},
+	{"changed algorithm", midnight, changedAlgorithmLedgers},
+}
+
+// midnight starts a window of every length that a day is a multiple of.
+var midnight = time.Date(2026, time.March, 15, 0, 0, 0, 0, time.UTC).UnixMicro()
+
 // row is one request to the ledger's bucket and what it must answer.
 type row struct {
-	at    time.Duration // since the start
+	at    time.Duration // since the ledger's start
 	limit string        // empty: the one of the row above
 	cost  int64
 	want  policy.Decision
 }
 
-func (l ledger) play(s *session) {
+func (l ledger) play(s *session, start int64) {
+	s.start = start
 	limit := ""
 	for i, r := range l.rows {
 		if r.limit != "" {

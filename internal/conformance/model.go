@@ -1,102 +1,143 @@
 package conformance
 
 import (
-	"math/big"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
-// model is the contract once more, as plainly as it can be said: unbounded
-// integers, one bucket at a time, nothing forgotten.
-type model map[name]*level
+// model is the contract once more, as plainly as it can be said: one bucket at a
+// time, nothing forgotten, and every number found by trying.
+type model map[name]account
 
 type name struct{ identity, scope string }
 
-// level is what was used of a bucket as of a time, in units that cost den each.
-type level struct {
-	at   int64
-	used *big.Int
-	den  int64
-	idle int64 // when it will have drained
+// account is what the model keeps of a bucket.
+type account struct {
+	tally
+	idle int64 // when it will be empty
+}
+
+// tally is what was used of one bucket, as of a time, by one algorithm.
+type tally interface {
+	// now returns the time that it is of.
+	now() int64
+	// later returns a copy as of a time, or of its own if that is later.
+	later(now int64) tally
+	// under returns a copy by another limit of the same algorithm, as of its own
+	// time, or nil if it is by another algorithm.
+	under(r *policy.Rule) tally
+	fits(cost int64) bool
+	charge(cost int64)
+	// delay is how long what fits has to wait.
+	delay() time.Duration
+	// empty reports whether it equals a bucket never seen.
+	empty() bool
+	// String writes all of it, so that tallies of equal text are equal.
+	String() string
 }
 
 // take decides one request and says which buckets were charged.
 func (m model) take(now int64, buckets []policy.Bucket) (decisions []policy.Decision, charged []bool) {
 	passes := true
-	levels := make([]*level, len(buckets))
+	tallies := make([]tally, len(buckets))
 	for i, b := range buckets {
-		levels[i] = m.level(b, now)
-		passes = passes && (b.Shadow || levels[i].fits(b))
+		tallies[i] = m.tally(b, now)
+		passes = passes && (b.Shadow || fits(tallies[i], b.Cost))
 	}
 	charged = make([]bool, len(buckets))
 	for i, b := range buckets {
-		fits := levels[i].fits(b)
-		decision := policy.Decision{Allowed: fits}
-		if fits && passes && b.Cost > 0 {
+		t := tallies[i]
+		decision := policy.Decision{Allowed: fits(t, b.Cost)}
+		if !decision.Allowed {
+			decision.RetryAfter = wait(t, func(t tally) bool { return t.fits(b.Cost) })
+		}
+		if decision.Allowed && passes && b.Cost > 0 {
 			charged[i] = true
-			levels[i].charge(b)
-			m[name{b.Identity, b.Scope}] = levels[i]
+			if !b.Shadow {
+				decision.Delay = t.delay()
+			}
+			t.charge(b.Cost)
+			idle := t.now() + wait(t, tally.empty).Microseconds()
+			m[name{b.Identity, b.Scope}] = account{t, idle}
 		}
-		if !fits {
-			decision.RetryAfter = levels[i].until(units(b.Rule, b.Rule.Limit.Capacity()-b.Cost), b.Rule)
-		}
-		decision.Remaining = levels[i].free(b.Rule)
-		decision.ResetAfter = levels[i].until(new(big.Int), b.Rule)
+		decision.Remaining = singles(t)
+		decision.ResetAfter = wait(t, tally.empty)
 		decisions = append(decisions, decision)
 	}
 	return decisions, charged
 }
 
-// level returns a copy of a bucket's level, converted to the rule and drained.
-func (m model) level(b policy.Bucket, now int64) *level {
-	stored := m[name{b.Identity, b.Scope}]
-	if stored == nil {
-		return &level{at: now, used: new(big.Int), den: b.Rule.Den}
+// tally returns a copy of what is kept of a bucket, by its rule and as of now.
+func (m model) tally(b policy.Bucket, now int64) tally {
+	if stored, ok := m[name{b.Identity, b.Scope}]; ok {
+		if t := stored.under(b.Rule); t != nil {
+			return t.later(now)
+		}
 	}
-	used := new(big.Int).Mul(stored.used, big.NewInt(b.Rule.Den))
-	used = ceil(used, stored.den)
-	if capacity := units(b.Rule, b.Rule.Limit.Capacity()); used.Cmp(capacity) > 0 {
-		used = capacity
+	return newTally(b.Rule, now)
+}
+
+func newTally(r *policy.Rule, now int64) tally {
+	switch r.Algorithm {
+	case policy.FixedWindow:
+		return &fixedTally{at: now, rule: r}
+	case policy.SlidingWindow:
+		return &slidingTally{at: now, rule: r}
+	case policy.SlidingLog:
+		return &logTally{at: now, rule: r}
+	default:
+		return newBucketTally(r, now)
 	}
-	at := max(now, stored.at)
-	back := new(big.Int).Mul(big.NewInt(at-stored.at), big.NewInt(b.Rule.Num))
-	if used.Sub(used, back).Sign() < 0 {
-		used.SetInt64(0)
+}
+
+// clone returns a model that may be taken from without changing this one.
+func (m model) clone() model {
+	c := make(model, len(m))
+	for n, a := range m {
+		c[n] = a // a stored tally is copied before it is charged
 	}
-	return &level{at: at, used: used, den: b.Rule.Den}
+	return c
 }
 
-func (l *level) fits(b policy.Bucket) bool {
-	after := new(big.Int).Add(l.used, units(b.Rule, b.Cost))
-	return after.Cmp(units(b.Rule, b.Rule.Limit.Capacity())) <= 0
-}
-
-func (l *level) charge(b policy.Bucket) {
-	l.used.Add(l.used, units(b.Rule, b.Cost))
-	l.idle = l.at + l.until(new(big.Int), b.Rule).Microseconds()
-}
-
-func (l *level) free(r *policy.Rule) int64 {
-	left := new(big.Int).Sub(units(r, r.Limit.Capacity()), l.used)
-	return left.Div(left, big.NewInt(r.Den)).Int64()
-}
-
-// until returns how long the level takes to drain to another.
-func (l *level) until(to *big.Int, r *policy.Rule) time.Duration {
-	return time.Duration(ceil(new(big.Int).Sub(l.used, to), r.Num).Int64()) * time.Microsecond
-}
-
-// units scales n units of a rule.
-func units(r *policy.Rule, n int64) *big.Int {
-	return new(big.Int).Mul(big.NewInt(n), big.NewInt(r.Den))
-}
-
-// ceil divides and rounds up.
-func ceil(a *big.Int, b int64) *big.Int {
-	q, rest := new(big.Int).DivMod(a, big.NewInt(b), new(big.Int))
-	if rest.Sign() > 0 {
-		q.Add(q, big.NewInt(1))
+// fingerprint writes all of a model, so that models of equal text are equal.
+func (m model) fingerprint() string {
+	lines := make([]string, 0, len(m))
+	for n, a := range m {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", n.identity, n.scope, a.tally))
 	}
-	return q
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// fits says whether a cost would pass; a look always does.
+func fits(t tally, cost int64) bool { return cost == 0 || t.fits(cost) }
+
+// singles counts how many units could be had one by one.
+func singles(t tally) int64 {
+	t = t.later(t.now())
+	n := int64(0)
+	for ; t.fits(1); n++ {
+		t.charge(1)
+	}
+	return n
+}
+
+// wait finds the first microsecond from which on something is so, by bisection.
+func wait(t tally, so func(tally) bool) time.Duration {
+	if so(t) {
+		return 0
+	}
+	early, late := int64(0), int64(1)<<50
+	for late-early > 1 {
+		if middle := (early + late) / 2; so(t.later(t.now() + middle)) {
+			late = middle
+		} else {
+			early = middle
+		}
+	}
+	return time.Duration(late) * time.Microsecond
 }

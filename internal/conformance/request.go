@@ -19,6 +19,9 @@ var requestCases = []namedTest{
 	{"shadow buckets alone never refuse", shadowsAlone},
 	{"scopes and identities are apart", apart},
 	{"forty buckets are charged together or not at all", fortyBuckets},
+	{"buckets of all algorithms are charged together or not at all", mixedAlgorithms},
+	{"a shadow queue delays nobody", shadowQueue},
+	{"a changed algorithm counts as never seen, whichever it was", changedAlgorithms},
 	{"no buckets are no error", noBuckets},
 }
 
@@ -148,6 +151,62 @@ func fortyBuckets(s *session) {
 	s.expect(request, passes...)
 	s.expect(request, spared...)
 	s.expect(request, spared...)
+}
+
+// allAlgorithms are limits of an hour by each algorithm.
+var allAlgorithms = []string{
+	"10/1h token_bucket", "20/1h max_delay 6m leaky_bucket", "10/1h fixed_window", "10/1h sliding_window", "10/1h sliding_log",
+}
+
+func mixedAlgorithms(s *session) {
+	s.start = midnight
+	s.at(0)
+	var request []policy.Bucket
+	for _, limit := range allAlgorithms {
+		request = append(request, of(limit, bucket(limit, 1)))
+	}
+	request[4].Rule = rule("2/1h sliding_log")
+	const unit, place = 6 * minute, 3 * minute // of the token bucket and in the queue
+	s.expect(request, pass(9, unit), pass(2, place), pass(9, hour), pass(9, 2*hour), pass(1, hour))
+	s.expect(request, pass(8, 2*unit), queued(1, place, 2*place), pass(8, hour), pass(8, 2*hour), pass(0, hour))
+	for range 3 {
+		s.expect(request, pass(8, 2*unit), pass(1, 2*place), pass(8, hour), pass(8, 2*hour), refuse(0, hour, hour))
+	}
+	s.at(hour)
+	s.expect(request, pass(9, unit), pass(2, place), pass(9, hour), pass(7, 2*hour), pass(1, hour))
+}
+
+func shadowQueue(s *session) {
+	request := []policy.Bucket{
+		shadow(of("queue", bucket("20/1h max_delay 6m leaky_bucket", 1))),
+		of("enforced", bucket("10/1h", 1)),
+	}
+	const unit, place = 6 * minute, 3 * minute // of the token bucket and in the queue
+	s.expect(request, pass(2, place), pass(9, unit))
+	s.expect(request, pass(1, 2*place), pass(8, 2*unit))
+	s.expect(request, pass(0, 3*place), pass(7, 3*unit))
+	s.expect(request, refuse(0, place, 3*place), pass(6, 4*unit))
+}
+
+// A look at a bucket of another algorithm leaves it as it is; a charge replaces it.
+func changedAlgorithms(s *session) {
+	for _, from := range allAlgorithms {
+		for _, to := range allAlgorithms {
+			if from == to {
+				continue
+			}
+			before, after := of(from+to, bucket(from, 10)), of(from+to, bucket(to, 10))
+			look, lookAfter := before, after
+			look.Cost, lookAfter.Cost = 0, 0
+			full := s.take(before)[0]
+			s.expect([]policy.Bucket{lookAfter}, pass(after.Rule.AtOnce, 0))
+			s.expect([]policy.Bucket{look}, full)
+			if d := s.take(after)[0]; !d.Allowed || d.Remaining != 0 || d.Delay != 0 {
+				s.Errorf("%s after %s: got %s, want a bucket never seen", to, from, describe(d))
+			}
+			s.expect([]policy.Bucket{look}, pass(before.Rule.AtOnce, 0))
+		}
+	}
 }
 
 func noBuckets(s *session) { s.expect(nil) }

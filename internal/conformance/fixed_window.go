@@ -1,0 +1,111 @@
+package conformance
+
+// fixedWindowLedgers is the fixed window, number by number. They start at midnight.
+var fixedWindowLedgers = []ledger{
+	{"the count is what a window has, to the microsecond", []row{
+		{0, "10/1m fixed_window", 1, pass(9, 60*sec)},
+		{55 * sec, "", 9, pass(0, 5*sec)},
+		{55 * sec, "", 1, refuse(0, 5*sec, 5*sec)},
+		{60*sec - us, "", 1, refuse(0, us, us)},
+		{60 * sec, "", 1, pass(9, 60*sec)},
+	}},
+	{"windows are the clock's, so twice the count passes around a boundary, and no more", []row{
+		{50 * sec, "10/1m fixed_window", 10, pass(0, 10*sec)},
+		{60*sec - us, "", 1, refuse(0, us, us)},
+		{60 * sec, "", 10, pass(0, 60*sec)},
+		{60 * sec, "", 1, refuse(0, 60*sec, 60*sec)},
+		{120*sec - us, "", 1, refuse(0, us, us)},
+		{120 * sec, "", 1, pass(9, 60*sec)},
+	}},
+	{"windows that no day is a multiple of are counted from 1970", []row{ // midnight is 1773532800, 60 more than a multiple of 70
+		{0, "7/70s fixed_window", 7, pass(0, 10*sec)},
+		{10*sec - us, "", 1, refuse(0, us, us)},
+		{10 * sec, "", 1, pass(6, 70*sec)},
+		{80 * sec, "", 7, pass(0, 70*sec)},
+	}},
+	{"a refusal takes nothing, however often", []row{
+		{0, "3/1m fixed_window", 2, pass(1, 60*sec)},
+		{10 * sec, "", 2, refuse(1, 50*sec, 50*sec)},
+		{10 * sec, "", 3, refuse(1, 50*sec, 50*sec)},
+		{10 * sec, "", 1, pass(0, 50*sec)},
+		{20 * sec, "", 1, refuse(0, 40*sec, 40*sec)},
+	}},
+	{"a cost of nothing looks and takes nothing", []row{
+		{0, "10/1m fixed_window", 0, pass(10, 0)},
+		{0, "", 4, pass(6, 60*sec)},
+		{0, "", 0, pass(6, 60*sec)},
+		{10 * sec, "", 6, pass(0, 50*sec)},
+		{10 * sec, "", 0, pass(0, 50*sec)},
+		{60 * sec, "", 0, pass(10, 0)},
+	}},
+	{"a trillion a day", []row{
+		{0, "1000000000000/1d fixed_window", 999_999_999_999, pass(1, day)},
+		{0, "", 2, refuse(1, day, day)},
+		{0, "", 1, pass(0, day)},
+		{day - us, "", 1, refuse(0, us, us)},
+		{day, "", 1_000_000_000_000, pass(0, day)},
+	}},
+	{"one in 366 days", []row{ // midnight is day 20527, 31 more than a multiple of 366
+		{0, "1/366d fixed_window", 1, pass(0, 335*day)},
+		{0, "", 1, refuse(0, 335*day, 335*day)},
+		{335*day - us, "", 1, refuse(0, us, us)},
+		{335 * day, "", 1, pass(0, 366*day)},
+		{335 * day, "", 1, refuse(0, 366*day, 366*day)},
+	}},
+	{"a long idle window is full and not fuller", []row{
+		{0, "10/1m fixed_window", 10, pass(0, 60*sec)},
+		{400 * day, "", 10, pass(0, 60*sec)},
+		{400 * day, "", 1, refuse(0, 60*sec, 60*sec)},
+	}},
+	{"a clock set back opens no window again", []row{
+		{60 * sec, "10/1m fixed_window", 4, pass(6, 60*sec)},
+		{0, "", 6, pass(0, 60*sec)},
+		{30 * sec, "", 1, refuse(0, 60*sec, 60*sec)},
+		{90 * sec, "", 1, refuse(0, 30*sec, 30*sec)},
+	}},
+	{"what is taken while the clock is back counts from the later time", []row{
+		{90 * sec, "10/1m fixed_window", 1, pass(9, 30*sec)},
+		{70 * sec, "", 1, pass(8, 30*sec)},
+		{-1 * hour, "", 8, pass(0, 30*sec)},
+		{90 * sec, "", 1, refuse(0, 30*sec, 30*sec)},
+	}},
+	{"a raised limit is free at once, but for what was used", []row{
+		{0, "10/1m fixed_window", 10, pass(0, 60*sec)},
+		{0, "100/1m fixed_window", 0, pass(90, 60*sec)},
+		{0, "", 91, refuse(90, 60*sec, 60*sec)},
+		{0, "", 90, pass(0, 60*sec)},
+	}},
+	{"a lowered limit holds at once and until the window is over", []row{
+		{0, "100/1m fixed_window", 50, pass(50, 60*sec)},
+		{0, "10/1m fixed_window", 1, refuse(0, 60*sec, 60*sec)},
+		{0, "", 0, pass(0, 60*sec)},
+		{60*sec - us, "", 1, refuse(0, us, us)},
+		{60 * sec, "", 10, pass(0, 60*sec)},
+	}},
+	{"a limit lowered and raised again forgets nothing", []row{
+		{0, "100/1m fixed_window", 50, pass(50, 60*sec)},
+		{0, "10/1m fixed_window", 1, refuse(0, 60*sec, 60*sec)},
+		{0, "100/1m fixed_window", 0, pass(50, 60*sec)},
+	}},
+	{"a longer window keeps what was used in the shorter one last", []row{
+		{0, "10/1m fixed_window", 3, pass(7, 60*sec)},
+		{70 * sec, "", 4, pass(6, 50*sec)},
+		{75 * sec, "10/1h fixed_window", 0, pass(6, hour-75*sec)},
+		{75 * sec, "", 7, refuse(6, hour-75*sec, hour-75*sec)},
+		{75 * sec, "", 6, pass(0, hour-75*sec)},
+	}},
+	{"a shorter window keeps what it would have had if all of it was used last", []row{
+		{0, "10/1h fixed_window", 9, pass(1, hour)},
+		{30*minute + 10*sec, "", 1, pass(0, hour-30*minute-10*sec)},
+		{30*minute + 20*sec, "10/1m fixed_window", 1, refuse(0, 40*sec, 40*sec)},
+		{31*minute - us, "", 1, refuse(0, us, us)},
+		{31 * minute, "", 10, pass(0, 60*sec)},
+	}},
+	{"limits of two windows at once gain nothing from each other", []row{
+		{10 * sec, "10/1m fixed_window", 5, pass(5, 50*sec)},
+		{10 * sec, "10/1h fixed_window", 4, pass(1, hour-10*sec)},
+		{20 * sec, "10/1m fixed_window", 1, pass(0, 40*sec)},
+		{20 * sec, "10/1h fixed_window", 1, refuse(0, hour-20*sec, hour-20*sec)},
+		{20 * sec, "10/1m fixed_window", 1, refuse(0, 40*sec, 40*sec)},
+	}},
+}

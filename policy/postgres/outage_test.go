@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
@@ -176,4 +177,28 @@ func TestAnEndedClientLeavesNothingBehind(t *testing.T) {
 	if in.works(policy.NewKey()) {
 		t.Error("an ended client knows a made-up key")
 	}
+}
+
+// Here only the notice can bring the change in time.
+func TestANoticeBringsAChangeAtOnce(t *testing.T) {
+	t.Parallel()
+	dsn := server.NewDatabase(t)
+	in := started(t, &Provider{DSN: dsn, CacheTTL: caddy.Duration(maxCacheTTL)}, storageIn(t))
+	writer := provisioned(t, &Provider{DSN: dsn}, storageIn(t))
+	key := policy.NewKey()
+	if in.works(key) {
+		t.Error("a key works before it exists")
+	}
+	k, _, err := writer.CreateKey(t.Context(), by, policy.KeyRecord{Tier: "PRO", SHA256: policy.HashKey(key)}, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the key", func() bool { return in.works(key) })
+	k.RevokedAt = k.CreatedAt
+	if _, err := writer.UpdateKey(t.Context(), by, k); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the key", func() bool { return !in.works(key) })
+	writer.setLimit(t, "PRO", 5)
+	eventually(t, "the limit", func() bool { return in.ceiling("PRO") == "5/1m" })
 }

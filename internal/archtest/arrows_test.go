@@ -48,6 +48,7 @@ var places = map[string]place{
 	"internal/archtest":    {},
 	"internal/jwtauth":     {foreign: true},
 	"internal/conformance": {own: []string{"policy"}, foreign: true},
+	"internal/storetest":   {own: []string{"policy"}, foreign: true},
 	"internal/testserver":  {foreign: true},
 }
 

@@ -25,11 +25,11 @@ func (c *client) listen() {
 	backoff := firstBackoff
 	for c.ctx.Err() == nil {
 		began := time.Now()
-		err := c.session()
+		listened, err := c.session()
 		if c.ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > time.Second { // it was up: perhaps only this connection broke
+		if listened && time.Since(began) > time.Second { // perhaps only this connection broke
 			backoff = firstBackoff
 			continue
 		}
@@ -43,32 +43,43 @@ func (c *client) listen() {
 	}
 }
 
-// session listens on one connection until it breaks.
-func (c *client) session() error {
+// session listens on one connection until it breaks. It reports whether it got
+// so far as to listen.
+func (c *client) session() (listened bool, err error) {
 	c.migrateOnce()
-	ctx, cancel := context.WithTimeout(c.ctx, connectTimeout+lookTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, c.connConfig.Copy())
+	conn, err := c.openListener()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer closeSoon(conn)
-	// Listen first and read then: a change in between is noticed.
-	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
-		return err
-	}
 	if err := c.look(conn); err != nil {
-		return err
+		return false, err
 	}
 	c.hasLooked()
 	for {
 		if err := c.wait(conn); err != nil {
-			return err
+			return true, err
 		}
 		if err := c.look(conn); err != nil {
-			return err
+			return true, err
 		}
 	}
+}
+
+// openListener connects and listens. What is read afterwards is not missed by
+// anybody: a change in between is noticed.
+func (c *client) openListener() (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, connectTimeout+lookTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, c.connConfig.Copy())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "LISTEN "+channel); err != nil {
+		closeSoon(conn)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // migrateOnce brings the schema up to date, if that is wanted. If it fails, the

@@ -202,3 +202,17 @@ func TestANoticeBringsAChangeAtOnce(t *testing.T) {
 	writer.setLimit(t, "PRO", 5)
 	eventually(t, "the limit", func() bool { return in.ceiling("PRO") == "5/1m" })
 }
+
+func TestAServerThatStandsStillIsNoticedWithoutARequest(t *testing.T) {
+	t.Parallel()
+	pg := testserver.NewPostgres(t)
+	in := started(t, &Provider{DSN: pg.NewDatabase(t), CacheTTL: ms(100)}, storageIn(t))
+	if err := pg.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the outage to be noticed", func() bool { up, _, _ := in.Health(); return !up })
+	if err := pg.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "recovery", func() bool { up, _, _ := in.Health(); return up })
+}

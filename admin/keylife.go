@@ -74,7 +74,7 @@ func rotate(k *policy.KeyRecord, secret string, grace time.Duration, now time.Ti
 	}
 	k.PreviousSHA256, k.PreviousUntil = [32]byte{}, time.Time{}
 	if grace > 0 {
-		k.PreviousSHA256, k.PreviousUntil = k.SHA256, now.Add(grace)
+		k.PreviousSHA256, k.PreviousUntil = k.SHA256, exactly(now.Add(grace))
 	}
 	k.SHA256, k.Prefix = policy.HashKey(secret), policy.KeyPrefix(secret)
 	return nil
@@ -92,7 +92,7 @@ func (a *API) revokeKey(ctx context.Context, in *struct {
 		if !k.RevokedAt.IsZero() {
 			return errNothingToDo
 		}
-		k.RevokedAt = time.Now()
+		k.RevokedAt = exactly(time.Now())
 		return nil
 	})
 	if err != nil && !errors.Is(err, errNothingToDo) {

@@ -50,17 +50,33 @@ type KeyChange struct {
 	ExpiresAt OptionalTime `json:"expires_at,omitzero" doc:"When it ceases to work; null for never."`
 }
 
-// OptionalTime is a field that is absent, null (the zero time) or a time.
+// OptionalTime is a field that is absent, null (the zero time) or a time, to the
+// microsecond.
 type OptionalTime struct {
 	Set  bool
 	Time time.Time
 }
 
-// UnmarshalJSON reads a time or null.
+// UnmarshalJSON reads a time or null. The zero time is not one that can be
+// written: it would be taken for null.
 func (o *OptionalTime) UnmarshalJSON(text []byte) error {
 	o.Set = true
-	return json.Unmarshal(text, &o.Time) // null leaves it zero
+	if string(text) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(text, &o.Time); err != nil {
+		return err
+	}
+	o.Time = exactly(o.Time)
+	if o.Time.IsZero() {
+		o.Time = o.Time.Add(time.Microsecond)
+	}
+	return nil
 }
+
+// exactly is a time in the precision that all stores keep, so that an answer never
+// differs from what is read later.
+func exactly(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
 // IsZero reports whether the field is absent.
 func (o OptionalTime) IsZero() bool { return !o.Set }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,10 +21,12 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/filestorage"
 
 	"github.com/caddy-tollgate/ratelimit/admin"
+	"github.com/caddy-tollgate/ratelimit/internal/testserver"
 	"github.com/caddy-tollgate/ratelimit/memorybackend"
 	"github.com/caddy-tollgate/ratelimit/policy"
 
 	_ "github.com/caddy-tollgate/ratelimit/policy/embedded"
+	_ "github.com/caddy-tollgate/ratelimit/policy/postgres"
 	_ "github.com/caddy-tollgate/ratelimit/policy/static"
 )
 
@@ -125,12 +129,56 @@ type service struct {
 	seen     *seen
 }
 
+// database is the server of the tests that need PostgreSQL.
+var database *testserver.Postgres
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "tollgate-admin-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if database, err = testserver.StartPostgres(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer database.Stop()
+	return m.Run()
+}
+
+// eachStore runs a test on a new store of each kind.
+func eachStore(t *testing.T, test func(t *testing.T, s *service)) {
+	t.Parallel()
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		test(t, setup(t))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		config, err := json.Marshal(map[string]any{"dsn": database.NewDatabase(t), "max_connections": 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, start(t, "postgres", string(config)))
+	})
+}
+
 func setup(t *testing.T) *service {
 	t.Helper()
+	return start(t, "embedded", `{}`)
+}
+
+// start waits until a provider that stores has its first tiers, which it makes in
+// the background.
+func start(t *testing.T, name, config string) *service {
+	t.Helper()
 	folder := t.TempDir()
-	provider := loadProvider(t, "embedded", `{}`, folder)
+	provider := loadProvider(t, name, config, folder)
 	deadline := time.Now().Add(30 * time.Second)
-	for { // Start seeds in the background
+	for {
 		tiers, err := provider.ListTiers(context.Background(), policy.Page{Limit: 10})
 		if err == nil && len(tiers) == 4 && provider.Snapshot().HasTier("FREE") {
 			break
@@ -140,7 +188,7 @@ func setup(t *testing.T) *service {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	s := serve(t, provider, "embedded")
+	s := serve(t, provider, name)
 	s.folder = folder
 	return s
 }

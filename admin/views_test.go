@@ -16,48 +16,48 @@ import (
 )
 
 func TestUsageShowsWhatAKeyHasUsedAndAResetForgetsIt(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
-	s.do("POST", "/policies", `{"tier":"FREE","route":"/closed","limit":0,"window":"1m"}`).want(t, 201)
-	s.do("POST", "/policies", fmt.Sprintf(`{"api_key_id":%q,"route":"*","limit":100,"window":"1h"}`, id)).want(t, 201)
-	client := policy.Client{Identity: policy.KeyIdentity(id), Tier: "FREE", APIKeyID: id}
-	for range 3 { // three requests of the key
-		ceiling := s.provider.Snapshot().AppendMatches(nil, client, "GET", "/")[0]
-		buckets := []policy.Bucket{{Identity: client.Identity, Scope: ceiling.Scope, Rule: ceiling.Rule, Cost: 1}}
-		s.backend.Take(memorybackend.Now(), buckets, make([]policy.Decision, 1))
-	}
-	path := "/api-keys/" + id + "/usage"
-	want := map[string][2]float64{"api_key " + id + " *": {3, 97}, "FREE /closed": {0, 0}} // used, remaining
-	for range 2 {                                                                          // looking takes nothing
-		items := s.do("GET", path, "").want(t, 200, `"tier":"FREE"`).json["items"].([]any)
-		if len(items) != len(want) {
-			t.Errorf("got %v", items)
+	eachStore(t, func(t *testing.T, s *service) {
+		id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		s.do("POST", "/policies", `{"tier":"FREE","route":"/closed","limit":0,"window":"1m"}`).want(t, 201)
+		s.do("POST", "/policies", fmt.Sprintf(`{"api_key_id":%q,"route":"*","limit":100,"window":"1h"}`, id)).want(t, 201)
+		client := policy.Client{Identity: policy.KeyIdentity(id), Tier: "FREE", APIKeyID: id}
+		for range 3 { // three requests of the key
+			ceiling := s.provider.Snapshot().AppendMatches(nil, client, "GET", "/")[0]
+			buckets := []policy.Bucket{{Identity: client.Identity, Scope: ceiling.Scope, Rule: ceiling.Rule, Cost: 1}}
+			s.backend.Take(memorybackend.Now(), buckets, make([]policy.Decision, 1))
 		}
-		for _, item := range items {
-			u := item.(map[string]any)
-			if got := [2]float64{u["used"].(float64), u["remaining"].(float64)}; got != want[u["policy"].(string)] {
-				t.Errorf("%s: used and remaining are %v", u["policy"], got)
+		path := "/api-keys/" + id + "/usage"
+		want := map[string][2]float64{"api_key " + id + " *": {3, 97}, "FREE /closed": {0, 0}} // used, remaining
+		for range 2 {                                                                          // looking takes nothing
+			items := s.do("GET", path, "").want(t, 200, `"tier":"FREE"`).json["items"].([]any)
+			if len(items) != len(want) {
+				t.Errorf("got %v", items)
+			}
+			for _, item := range items {
+				u := item.(map[string]any)
+				if got := [2]float64{u["used"].(float64), u["remaining"].(float64)}; got != want[u["policy"].(string)] {
+					t.Errorf("%s: used and remaining are %v", u["policy"], got)
+				}
 			}
 		}
-	}
-	s.do("DELETE", path, "").want(t, 204)
-	if forgot := []string{policy.KeyIdentity(id) + " global"}; !slices.Equal(s.backend.forgot, forgot) {
-		t.Errorf("forgot %q, want %q", s.backend.forgot, forgot)
-	}
-	s.do("GET", "/api-keys/k1/usage", "").want(t, 404)
-	s.do("DELETE", "/api-keys/k1/usage", "").want(t, 404)
-	s.backend.mu.Lock()
-	s.backend.down = true
-	s.backend.mu.Unlock()
-	a := s.do("GET", path, "").want(t, 503)
-	if strings.Contains(a.body, "10.1.2.3") || a.header.Get("Retry-After") == "" {
-		t.Errorf("an outage is answered with %s and Retry-After %q", a.body, a.header.Get("Retry-After"))
-	}
-	health := s.do("GET", "/healthz", "")
-	if health.status != 503 || health.text("backend") != "unavailable" || strings.Contains(health.body, "10.1.2.3") {
-		t.Errorf("health: %d %s", health.status, health.body)
-	}
+		s.do("DELETE", path, "").want(t, 204)
+		if forgot := []string{policy.KeyIdentity(id) + " global"}; !slices.Equal(s.backend.forgot, forgot) {
+			t.Errorf("forgot %q, want %q", s.backend.forgot, forgot)
+		}
+		s.do("GET", "/api-keys/k1/usage", "").want(t, 404)
+		s.do("DELETE", "/api-keys/k1/usage", "").want(t, 404)
+		s.backend.mu.Lock()
+		s.backend.down = true
+		s.backend.mu.Unlock()
+		a := s.do("GET", path, "").want(t, 503)
+		if strings.Contains(a.body, "10.1.2.3") || a.header.Get("Retry-After") == "" {
+			t.Errorf("an outage is answered with %s and Retry-After %q", a.body, a.header.Get("Retry-After"))
+		}
+		health := s.do("GET", "/healthz", "")
+		if health.status != 503 || health.text("backend") != "unavailable" || strings.Contains(health.body, "10.1.2.3") {
+			t.Errorf("health: %d %s", health.status, health.body)
+		}
+	})
 }
 
 // explained lists the names of the policies that apply.
@@ -72,33 +72,33 @@ func (a *answer) explained() (names []string) {
 }
 
 func TestExplainSaysWhatRequestsAreDecidedBy(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
-	s.do("POST", "/policies", `{"tier":"FREE","route":"/login","methods":["POST"],"limit":5,"window":"1m"}`).want(t, 201)
-	tests := []struct {
-		query, says string
-		want        []string
-	}{
-		{"api_key_id=" + id + "&method=POST&path=/login", "counted by its API key", []string{"FREE /login POST", "FREE *"}},
-		{"api_key_id=" + id + "&method=POST&path=/x/../LOGIN", `"path":"/login"`, []string{"FREE /login POST", "FREE *"}},
-		{"api_key_id=" + id + "&method=GET&path=/login", "is only for POST", []string{"FREE *"}},
-		{"api_key_id=" + id, `"method":"GET","path":"/"`, []string{"FREE *"}},
-		{"path=/login", "no API key", []string{"anonymous *"}},
-	}
-	for _, tt := range tests {
-		a := s.do("GET", "/explain?"+tt.query, "").want(t, 200, tt.says)
-		if got := a.explained(); !slices.Equal(got, tt.want) {
-			t.Errorf("%s: %q apply, want %q", tt.query, got, tt.want)
+	eachStore(t, func(t *testing.T, s *service) {
+		id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		s.do("POST", "/policies", `{"tier":"FREE","route":"/login","methods":["POST"],"limit":5,"window":"1m"}`).want(t, 201)
+		tests := []struct {
+			query, says string
+			want        []string
+		}{
+			{"api_key_id=" + id + "&method=POST&path=/login", "counted by its API key", []string{"FREE /login POST", "FREE *"}},
+			{"api_key_id=" + id + "&method=POST&path=/x/../LOGIN", `"path":"/login"`, []string{"FREE /login POST", "FREE *"}},
+			{"api_key_id=" + id + "&method=GET&path=/login", "is only for POST", []string{"FREE *"}},
+			{"api_key_id=" + id, `"method":"GET","path":"/"`, []string{"FREE *"}},
+			{"path=/login", "no API key", []string{"anonymous *"}},
 		}
-	}
-	s.do("POST", "/api-keys/"+id+"/revoke", "").want(t, 200)
-	a := s.do("GET", "/explain?api_key_id="+id, "").want(t, 200, "revoked", `"tier":"anonymous"`)
-	if got := a.explained(); !slices.Equal(got, []string{"anonymous *"}) {
-		t.Errorf("to a revoked key apply %q", got)
-	}
-	s.do("GET", "/explain?api_key_id=k1", "").want(t, 404, "k1")
-	s.do("GET", "/explain?method=get", "").want(t, 422).wantField(t, "method")
+		for _, tt := range tests {
+			a := s.do("GET", "/explain?"+tt.query, "").want(t, 200, tt.says)
+			if got := a.explained(); !slices.Equal(got, tt.want) {
+				t.Errorf("%s: %q apply, want %q", tt.query, got, tt.want)
+			}
+		}
+		s.do("POST", "/api-keys/"+id+"/revoke", "").want(t, 200)
+		a := s.do("GET", "/explain?api_key_id="+id, "").want(t, 200, "revoked", `"tier":"anonymous"`)
+		if got := a.explained(); !slices.Equal(got, []string{"anonymous *"}) {
+			t.Errorf("to a revoked key apply %q", got)
+		}
+		s.do("GET", "/explain?api_key_id=k1", "").want(t, 404, "k1")
+		s.do("GET", "/explain?method=get", "").want(t, 422).wantField(t, "method")
+	})
 }
 
 func TestAProviderThatOnlyReadsIsShownAndNotChanged(t *testing.T) {
@@ -159,79 +159,79 @@ func pages(s *service, path string) (names []string) {
 // Optimistic locking: each of 20 admins raises the limit by one, reading again
 // when somebody else was faster.
 func TestTwentyAdminsAtOnceLoseNoChange(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	path := "/policies/" + s.do("GET", "/policies?tier=FREE", "").items("id")[0]
-	var admins sync.WaitGroup
-	for i := range 20 {
-		admins.Go(func() {
-			mine := s.as(fmt.Sprintf("admin%d=ADMIN", i))
-			for {
-				now := mine.do("GET", path, "")
-				body := fmt.Sprintf(`{"limit":%d}`, int(now.json["limit"].(float64))+1)
-				a := mine.do("PATCH", path, body, "If-Match", now.etag())
-				if a.status == 200 {
-					return
+	eachStore(t, func(t *testing.T, s *service) {
+		path := "/policies/" + s.do("GET", "/policies?tier=FREE", "").items("id")[0]
+		var admins sync.WaitGroup
+		for i := range 20 {
+			admins.Go(func() {
+				mine := s.as(fmt.Sprintf("admin%d=ADMIN", i))
+				for {
+					now := mine.do("GET", path, "")
+					body := fmt.Sprintf(`{"limit":%d}`, int(now.json["limit"].(float64))+1)
+					a := mine.do("PATCH", path, body, "If-Match", now.etag())
+					if a.status == 200 {
+						return
+					}
+					if a.status != 412 {
+						t.Errorf("status %d: %s", a.status, a.body)
+						return
+					}
 				}
-				if a.status != 412 {
-					t.Errorf("status %d: %s", a.status, a.body)
-					return
-				}
-			}
-		})
-	}
-	admins.Wait()
-	s.do("GET", path, "").want(t, 200, `"limit":80`, `"version":21`)
-	actors := make(map[string]int)
-	for _, actor := range s.do("GET", "/audit?limit=200", "").items("actor") {
-		actors[actor]++
-	}
-	if len(actors) != 20 {
-		t.Errorf("the audit has the changes of %v", actors)
-	}
+			})
+		}
+		admins.Wait()
+		s.do("GET", path, "").want(t, 200, `"limit":80`, `"version":21`)
+		actors := make(map[string]int)
+		for _, actor := range s.do("GET", "/audit?limit=200", "").items("actor") {
+			actors[actor]++
+		}
+		if len(actors) != 20 {
+			t.Errorf("the audit has the changes of %v", actors)
+		}
+	})
 }
 
 func TestTheSameIdempotencyKeyAtOnceMakesOneKey(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	var mu sync.Mutex
-	keys := make(map[string]int)
-	var requests sync.WaitGroup
-	for range 10 {
-		requests.Go(func() {
-			a := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`, "Idempotency-Key", "the same")
-			mu.Lock()
-			defer mu.Unlock()
-			keys[a.text("key")]++
-		})
-	}
-	requests.Wait()
-	if len(keys) != 1 || keys[""] > 0 {
-		t.Errorf("got the keys %v", keys)
-	}
+	eachStore(t, func(t *testing.T, s *service) {
+		var mu sync.Mutex
+		keys := make(map[string]int)
+		var requests sync.WaitGroup
+		for range 10 {
+			requests.Go(func() {
+				a := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`, "Idempotency-Key", "the same")
+				mu.Lock()
+				defer mu.Unlock()
+				keys[a.text("key")]++
+			})
+		}
+		requests.Wait()
+		if len(keys) != 1 || keys[""] > 0 {
+			t.Errorf("got the keys %v", keys)
+		}
+	})
 }
 
 func TestRevokingAtOnceWithOtherChangesSucceeds(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	path := "/api-keys/" + s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
-	var requests sync.WaitGroup
-	for range 5 {
-		requests.Go(func() { s.do("POST", path+"/revoke", "").want(t, 200) })
-	}
-	requests.Wait()
-	if n := strings.Count(strings.Join(s.do("GET", "/audit", "").items("action"), " "), "revoke"); n != 1 {
-		t.Errorf("the audit has %d revocations", n)
-	}
+	eachStore(t, func(t *testing.T, s *service) {
+		path := "/api-keys/" + s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		var requests sync.WaitGroup
+		for range 5 {
+			requests.Go(func() { s.do("POST", path+"/revoke", "").want(t, 200) })
+		}
+		requests.Wait()
+		if n := strings.Count(strings.Join(s.do("GET", "/audit", "").items("action"), " "), "revoke"); n != 1 {
+			t.Errorf("the audit has %d revocations", n)
+		}
+	})
 }
 
 // A backend that can only take is managed all the same, without usage.
 func TestABackendThatCannotShowOrForgetSaysSo(t *testing.T) {
-	t.Parallel()
-	s := setup(t)
-	id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
-	s.handler = admin.New(admin.Settings{Provider: s.provider, ProviderName: "embedded", Authenticator: tokens{}, Logger: zap.NewNop()})
-	s.do("GET", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
-	s.do("DELETE", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
-	s.do("GET", "/healthz", "").want(t, 200, `"backend":"ok"`)
+	eachStore(t, func(t *testing.T, s *service) {
+		id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		s.handler = admin.New(admin.Settings{Provider: s.provider, ProviderName: "embedded", Authenticator: tokens{}, Logger: zap.NewNop()})
+		s.do("GET", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
+		s.do("DELETE", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
+		s.do("GET", "/healthz", "").want(t, 200, `"backend":"ok"`)
+	})
 }

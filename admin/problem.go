@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -144,8 +145,10 @@ func (a *API) failed(what string, err error) *Problem {
 		return newProblem(http.StatusConflict, "exists", err.Error())
 	case errors.Is(err, policy.ErrInUse):
 		return newProblem(http.StatusConflict, "in_use", err.Error())
+	case errors.Is(err, context.Canceled): // the client has gone, and nobody is to be alarmed
+	default:
+		a.log.Error("the admin API could not do what it was asked", zap.String("what", what), zap.Error(err))
 	}
-	a.log.Error("the admin API could not do what it was asked", zap.String("what", what), zap.Error(err))
 	return unavailable("the provider cannot be asked now, and nothing was changed as far as is known; look before you try again")
 }
 

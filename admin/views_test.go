@@ -9,8 +9,10 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tollgate/ratelimit/admin"
+	"github.com/caddy-tollgate/ratelimit/internal/testserver"
 	"github.com/caddy-tollgate/ratelimit/memorybackend"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
@@ -234,4 +236,37 @@ func TestABackendThatCannotShowOrForgetSaysSo(t *testing.T) {
 		s.do("DELETE", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
 		s.do("GET", "/healthz", "").want(t, 200, `"backend":"ok"`)
 	})
+}
+
+// What cannot be reached is said to be unavailable, without its address, and the
+// log says more.
+func TestAStoreThatIsDownIsAnsweredWithoutDetails(t *testing.T) {
+	t.Parallel()
+	server := testserver.NewPostgres(t)
+	config, err := json.Marshal(map[string]any{"dsn": server.NewDatabase(t), "max_connections": 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, "postgres", string(config))
+	core, logs := observer.New(zap.ErrorLevel)
+	s.handler = admin.New(admin.Settings{Provider: s.provider, ProviderName: "postgres", Authenticator: tokens{}, Logger: zap.New(core)})
+	server.Kill()
+	_, port, _ := strings.Cut(server.Addr(), ":")
+	for _, request := range []string{"GET /tiers", "GET /tiers/FREE", "GET /policies", "GET /api-keys", "GET /audit", "POST /tiers"} {
+		method, path, _ := strings.Cut(request, " ")
+		body := ""
+		if method == "POST" {
+			body = `{"name":"GOLD"}`
+		}
+		before := logs.Len()
+		a := s.do(method, path, body)
+		a.want(t, 503, `"error":"unavailable"`)
+		if strings.Contains(a.body, "127.0.0.1") || strings.Contains(a.body, port) || a.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %s with Retry-After %q", request, a.body, a.header.Get("Retry-After"))
+		}
+		if logs.Len() == before {
+			t.Errorf("%s: nothing was logged", request)
+		}
+	}
+	s.do("GET", "/explain?method=GET&path=/", "").want(t, 200, "anonymous *") // decided by what is known
 }

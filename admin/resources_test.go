@@ -147,7 +147,11 @@ func TestARotatedKeyWorksUntilItsGraceIsOver(t *testing.T) {
 		second := s.do("POST", path+"/rotate", `{}`).want(t, 200).text("key")
 		check(first, true)
 		check(second, true)
-		third := s.do("POST", path+"/rotate", `{"grace":"0s"}`).want(t, 200).text("key")
+		rotated := s.do("POST", path+"/rotate", `{"grace":"0s"}`).want(t, 200)
+		if rotated.json["previous_until"] != nil {
+			t.Errorf("a rotation without grace leaves a key before: %s", rotated.body)
+		}
+		third := rotated.text("key")
 		check(first, false)
 		check(second, false)
 		check(third, true)

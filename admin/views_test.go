@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -225,6 +226,40 @@ func TestRevokingAtOnceWithOtherChangesSucceeds(t *testing.T) {
 			t.Errorf("the audit has %d revocations", n)
 		}
 	})
+}
+
+// hasty is a store where somebody else is faster for the next so many changes of a
+// key.
+type hasty struct {
+	admin.Store
+	times int
+}
+
+func (h *hasty) UpdateKey(ctx context.Context, c policy.Change, k policy.KeyRecord) (policy.KeyRecord, error) {
+	if h.times--; h.times >= 0 {
+		return k, policy.ErrConflict
+	}
+	return h.Store.UpdateKey(ctx, c, k)
+}
+
+func TestARevocationIsTriedAgainUnlessItNamesAVersion(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	store := &hasty{Store: s.provider.(admin.Store)}
+	s.handler = admin.New(admin.Settings{Provider: store, ProviderName: "embedded", Authenticator: tokens{}, Logger: zap.NewNop()})
+	tests := []struct {
+		times   int
+		ifMatch string
+		want    int
+	}{
+		{3, "", 200}, {3, "*", 200}, {1, `"1"`, 412}, {1000, "", 412},
+	}
+	for _, tt := range tests {
+		store.times = 0
+		path := "/api-keys/" + s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		store.times = tt.times
+		s.do("POST", path+"/revoke", "", "If-Match", tt.ifMatch).want(t, tt.want)
+	}
 }
 
 // A backend that can only take is managed all the same, without usage.

@@ -50,6 +50,7 @@ func testTierLife(s *session) {
 	}
 	s.newPolicy(limited("GOLD", "*", 77))
 	key, stored := s.newKey("GOLD")
+	s.eventually("the key to work", func() bool { return s.works(key) }) // and to be in a cache, if there is one
 
 	created.Name = "PLATINUM"
 	renamed, err := s.UpdateTier(background, by, "GOLD", created)

@@ -99,6 +99,31 @@ func TestOneKeyIsLookedUpOnceAtATime(t *testing.T) {
 	}
 }
 
+func TestKeysThatWaitTogetherAreAskedForTogether(t *testing.T) {
+	t.Parallel()
+	in := started(t, &Provider{DSN: server.NewDatabase(t)}, storageIn(t))
+	key, _ := in.newKey(t, "PRO")
+	l := &in.keys.lookups
+	l.mu.Lock()
+	l.running += maxQueries // as if so many queries were in flight
+	l.mu.Unlock()
+	asked := []*lookup{l.ask(policy.HashKey(key))}
+	for n := range uint64(256) {
+		asked = append(asked, l.ask(madeUp(n)))
+	}
+	before := l.queries.Load()
+	l.run() // takes the place of one of them
+	if n := l.queries.Load() - before; n != 2 {
+		t.Errorf("%d keys made %d queries, want 2", len(asked), n)
+	}
+	for i, one := range asked {
+		<-one.done
+		if (one.key != nil) != (i == 0) {
+			t.Errorf("key %d was found: %t", i, one.key != nil)
+		}
+	}
+}
+
 // What cannot wait for its turn is unknown at once, and is not remembered so.
 func TestTheQueueOfLookUpsIsBounded(t *testing.T) {
 	t.Parallel()

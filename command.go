@@ -57,7 +57,7 @@ func (f *configFlags) load() (*loadedConfig, error) {
 		return c, nil
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber() // windows in nanoseconds do not fit a float
+	d.UseNumber() // they stay as they are written
 	return c, d.Decode(&c.root)
 }
 

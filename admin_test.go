@@ -122,7 +122,9 @@ func (s *adminSite) do(want int, method, path, body string, headers ...string) (
 // path that the site strips.
 func TestAnAdminRaisesALimitAndTheNextRequestPasses(t *testing.T) {
 	s := startAdminSite(t)
-	s.do(401, "GET", "/admin/tiers", "")
+	if problem, _ := s.do(401, "GET", "/admin/tiers", ""); problem["error"] != "missing_token" {
+		t.Errorf("without a token: %v", problem)
+	}
 	s.token = s.mint("VIEWER")
 	s.do(403, "POST", "/admin/tiers", `{"name":"GOLD"}`)
 	s.token = "x" + s.mint("ADMIN")

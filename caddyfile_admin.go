@@ -46,12 +46,6 @@ func (p *adminParser) word() (err error) {
 	if err := p.once(); err != nil {
 		return err
 	}
-	start := p.Token()
-	if p.h.JWT, err = jwtauth.Parse(p.Dispenser, jwtauth.ForAdmins); err != nil {
-		return err
-	}
-	if err := p.h.JWT.Validate(); err != nil {
-		return errAt(start, err)
-	}
-	return nil
+	p.h.JWT, err = jwtauth.Parse(p.Dispenser, jwtauth.ForAdmins)
+	return err
 }

@@ -64,6 +64,7 @@ type App struct {
 	failures *zap.Logger
 	fallback *memorybackend.Store // counts for on_error local
 	pooled   bool                 // whether fallback is to be released
+	denials  *denials
 
 	// where zones were defined; handlers are provisioned one after the other
 	zones  map[string]definition
@@ -112,6 +113,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 	store, _ := fallbacks.LoadOrStore(fallbackKey, memorybackend.NewStore(memorybackend.DefaultMaxKeys))
 	a.fallback, a.pooled = store.(*memorybackend.Store), true
+	a.denials = newDenials()
 	return a.defineZones()
 }
 

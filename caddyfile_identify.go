@@ -1,9 +1,12 @@
 package ratelimit
 
+import "github.com/caddy-tollgate/ratelimit/internal/jwtauth"
+
 // identify reads how clients are told apart. Syntax:
 //
 //	identify {
 //	    api_key     header|query|cookie <name>
+//	    jwt         { ... }
 //	    placeholder <text with placeholders>
 //	    unknown     anonymous|reject
 //	}
@@ -39,9 +42,9 @@ func (p *identifyParser) word() error {
 	case "unknown":
 		return p.unknown()
 	case "jwt":
-		return p.Err("jwt is not available in this version; write api_key or placeholder")
+		return p.jwt()
 	}
-	return p.unknownWord([]string{"api_key", "placeholder", "unknown"})
+	return p.unknownWord([]string{"api_key", "jwt", "placeholder", "unknown"})
 }
 
 func (p *identifyParser) apiKey() error {
@@ -50,6 +53,15 @@ func (p *identifyParser) apiKey() error {
 		return p.Err("api_key needs a place and a name; write api_key header X-API-Key, api_key query <name> or api_key cookie <name>")
 	}
 	return p.add(&Source{APIKey: source})
+}
+
+// jwt reads jwt { ... }, which jwtauth.Parse describes.
+func (p *identifyParser) jwt() error {
+	config, err := jwtauth.Parse(p.Dispenser, jwtauth.ForClients)
+	if err != nil {
+		return err
+	}
+	return p.add(&Source{JWT: config})
 }
 
 func (p *identifyParser) placeholder() error {

@@ -68,6 +68,7 @@ func TestEachValidFormAdaptsAndLoads(t *testing.T) {
 	t.Setenv("REDIS_URL", "redis://localhost:1")
 	t.Setenv("REDIS_USER", "tollgate")
 	t.Setenv("REDIS_PASSWORD", "a secret")
+	t.Setenv("JWT_SECRET", "0123456789abcdef0123456789abcdef")
 	golden(t, "adapt", func(t *testing.T, caddyfile string) string {
 		config, err := adapt(caddyfile)
 		if err != nil {

@@ -24,7 +24,7 @@ type evaluation struct {
 	repl *caddy.Replacer
 
 	report  *report
-	known   bool // the client is one that its source vouches for
+	finding finding // who the client is
 	address netip.Addr
 
 	buckets   []policy.Bucket
@@ -95,6 +95,9 @@ func (e *evaluation) addressIdentity(ipv4Prefix, ipv6Prefix int) string {
 // decide finds out whether the request may pass; nil says that it may.
 func (e *evaluation) decide(ctx context.Context) *refusal {
 	if e.h.identifier != nil {
+		if refusal := e.refuseKnown(); refusal != nil {
+			return refusal
+		}
 		e.identify(ctx)
 	}
 	if refusal := e.gather(); refusal != nil {
@@ -103,19 +106,56 @@ func (e *evaluation) decide(ctx context.Context) *refusal {
 	if refusal := e.take(ctx); refusal != nil {
 		return refusal
 	}
-	if e.h.identifier != nil && e.h.identifier.reject && !e.known {
+	return e.judge()
+}
+
+func (e *evaluation) identify(ctx context.Context) {
+	e.finding = e.h.identifier.identify(ctx, e.r, e.repl)
+	c := e.finding.client
+	if c.Identity == "" {
+		c.Identity = e.addressIdentity(policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+	}
+	e.report.client = c
+}
+
+// judge refuses a client that was counted and may not pass for what it is.
+func (e *evaluation) judge() *refusal {
+	switch {
+	case e.h.identifier == nil:
+		return nil
+	case e.finding.standing == standingInvalid:
+		return refuseToken(e.finding.why)
+	case e.finding.standing == standingUnavailable:
+		return refuseUnjudged(e.finding.why)
+	case e.finding.standing == standingUnknown && e.h.identifier.reject:
 		return refuseUnknownClient()
 	}
 	return nil
 }
 
-func (e *evaluation) identify(ctx context.Context) {
-	var c policy.Client
-	c, e.known = e.h.identifier.identify(ctx, e.r, e.repl)
-	if c.Identity == "" {
-		c.Identity = e.addressIdentity(policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+// refuseKnown refuses a request before its client is looked for, if a zone that
+// does not depend on the client is known to refuse it. Where the zones cannot be
+// evaluated, gather says why.
+func (e *evaluation) refuseKnown() *refusal {
+	denials := e.h.app.denials
+	now := denials.now()
+	if !denials.any(now) {
+		return nil
 	}
-	e.report.client = c
+	for _, z := range e.h.Zones {
+		if z.ofClient {
+			continue
+		}
+		if refusal := e.addZone(z); refusal != nil {
+			e.truncate(0)
+			return nil
+		}
+	}
+	refusal := e.recall(now)
+	if refusal == nil {
+		e.truncate(0)
+	}
+	return refusal
 }
 
 // gather turns what applies to the request into buckets: zones in the operator's
@@ -194,10 +234,17 @@ func (e *evaluation) take(ctx context.Context) *refusal {
 	if len(e.buckets) == 0 {
 		return nil
 	}
+	denials := e.h.app.denials
+	sent := denials.now()
+	if refusal := e.recall(sent); refusal != nil {
+		return refusal
+	}
 	if err := e.h.app.backend.Take(ctx, e.buckets, e.decisions); err != nil {
 		if refusal := e.fallBack(err); refusal != nil {
 			return refusal
 		}
+	} else {
+		denials.learn(e.buckets, e.decisions, sent)
 	}
 	first := len(e.report.entries)
 	for i := range e.buckets {

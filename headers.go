@@ -40,7 +40,8 @@ func parseFamilies(words []string) (headerFamilies, error) {
 
 // writeHeaders describes the limits that apply to the request: X-RateLimit-* the
 // one nearest its end, RateLimit-Policy and RateLimit
-// (draft-ietf-httpapi-ratelimit-headers-11) all of them. Limits in the shadow are
+// (draft-ietf-httpapi-ratelimit-headers-11) all of them, of which RateLimit leaves
+// out those that were not asked since another one was known to refuse. Limits in the shadow are
 // none of the client's business.
 func (rep *report) writeHeaders(h http.Header, f headerFamilies) {
 	e, ok := rep.current()
@@ -54,7 +55,7 @@ func (rep *report) writeHeaders(h http.Header, f headerFamilies) {
 	}
 	if f.draft {
 		h["Ratelimit-Policy"] = []string{rep.list(appendPolicy)}
-		h["Ratelimit"] = []string{rep.list(appendState)}
+		h["Ratelimit"] = []string{rep.asked().list(appendState)}
 	}
 }
 

@@ -34,7 +34,7 @@ func state(t *testing.T, name, limitText string, burst, remaining int64, reset t
 	if err != nil {
 		t.Fatal(err)
 	}
-	return entry{limit{name: name, rule: rule}, policy.Decision{Allowed: true, Remaining: remaining, ResetAfter: reset}}
+	return entry{limit: limit{name: name, rule: rule}, Decision: policy.Decision{Allowed: true, Remaining: remaining, ResetAfter: reset}}
 }
 
 func TestHeadersDescribeTheLimitNearestItsEndAndListAll(t *testing.T) {

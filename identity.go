@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tollgate/ratelimit/internal/jwtauth"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -21,9 +22,10 @@ type Identify struct {
 	// Where to look, in order. Required.
 	Sources []*Source `json:"sources,omitempty"`
 
-	// What a request is whose source is missing or not valid: "anonymous" (the
-	// tier anonymous, counted by address) or "reject" (the same, and then 401).
-	// Default: anonymous.
+	// What a request is that has none of the sources, or an API key that is not
+	// known: "anonymous" (the tier anonymous, counted by address) or "reject" (the
+	// same, and then 401). A JWT that is not valid is always counted by address and
+	// answered 401. Default: anonymous.
 	Unknown string `json:"unknown,omitempty"`
 }
 
@@ -31,6 +33,12 @@ type Identify struct {
 type Source struct {
 	// An API key, which the provider knows.
 	APIKey *APIKeySource `json:"api_key,omitempty"`
+
+	// A JSON Web Token in the header Authorization, behind the word Bearer. Its
+	// issuer and account are the client, its tier claim is the client's tier; a tier
+	// that the provider does not have is anonymous. Beside an API key in the same
+	// header, what has the two dots of a JWT is a token.
+	JWT *jwtauth.Config `json:"jwt,omitempty"`
 
 	// Text with placeholders that something trusted has set before, like
 	// {http.request.tls.client.fingerprint}. It has no tier of its own, so it counts as anonymous,
@@ -63,15 +71,22 @@ var defaultIdentify = &Identify{Sources: []*Source{{APIKey: &APIKeySource{In: "h
 // Validate reports the first mistake, in words that say what to write instead.
 func (i *Identify) Validate() error {
 	if len(i.Sources) == 0 {
-		return errors.New("identify needs a source; write api_key header X-API-Key, or placeholder {http.request.tls.client.fingerprint}")
+		return errors.New("identify needs a source; write api_key header X-API-Key, jwt { ... } or placeholder {http.request.tls.client.fingerprint}")
 	}
 	if err := validateUnknown(i.Unknown); err != nil {
 		return err
 	}
+	tokens := 0
 	for _, s := range i.Sources {
 		if err := s.validate(); err != nil {
 			return err
 		}
+		if s.JWT != nil {
+			tokens++
+		}
+	}
+	if tokens > 1 {
+		return errors.New("identify has jwt twice, but the first one decides on every token; write one, with jwks if there are several keys")
 	}
 	return nil
 }
@@ -89,35 +104,77 @@ func (i *Identify) needsProvider() bool {
 	return slices.ContainsFunc(i.Sources, func(s *Source) bool { return s.APIKey != nil })
 }
 
+// hasJWT reports whether tokens stand in the header Authorization.
+func (i *Identify) hasJWT() bool {
+	return slices.ContainsFunc(i.Sources, func(s *Source) bool { return s.JWT != nil })
+}
+
+// keysInAuthorization reports whether API keys stand there.
+func (i *Identify) keysInAuthorization() bool {
+	return slices.ContainsFunc(i.Sources, func(s *Source) bool { return s.APIKey != nil && s.APIKey.inAuthorization() })
+}
+
+func (s *APIKeySource) inAuthorization() bool {
+	return s.In == "header" && http.CanonicalHeaderKey(s.Name) == "Authorization"
+}
+
 var tokenName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func (s *Source) validate() error {
-	if (s.APIKey == nil) == (s.Placeholder == "") {
-		return errors.New("a source of identify is one of api_key and placeholder; write each as a source of its own")
-	}
-	if s.APIKey == nil {
-		if !strings.Contains(s.Placeholder, "{") {
-			return fmt.Errorf("placeholder %q has no placeholder in it; write one like {http.request.tls.client.fingerprint}", s.Placeholder)
+	kinds := 0
+	for _, set := range []bool{s.APIKey != nil, s.JWT != nil, s.Placeholder != ""} {
+		if set {
+			kinds++
 		}
-		return nil
 	}
-	switch s.APIKey.In {
+	switch {
+	case kinds != 1:
+		return errors.New("a source of identify is one of api_key, jwt and placeholder; write each as a source of its own")
+	case s.JWT != nil:
+		return s.JWT.Validate()
+	case s.APIKey != nil:
+		return s.APIKey.validate()
+	case !strings.Contains(s.Placeholder, "{"):
+		return fmt.Errorf("placeholder %q has no placeholder in it; write one like {http.request.tls.client.fingerprint}", s.Placeholder)
+	}
+	return nil
+}
+
+func (s *APIKeySource) validate() error {
+	switch s.In {
 	case "header", "cookie":
-		if !tokenName.MatchString(s.APIKey.Name) {
-			return fmt.Errorf("api_key %s %q is not a name; write one like api_key header X-API-Key", s.APIKey.In, s.APIKey.Name)
+		if !tokenName.MatchString(s.Name) {
+			return fmt.Errorf("api_key %s %q is not a name; write one like api_key header X-API-Key", s.In, s.Name)
 		}
 	case "query":
-		if s.APIKey.Name == "" {
+		if s.Name == "" {
 			return errors.New("api_key query needs a name, like api_key query api_key")
 		}
 	default:
-		return fmt.Errorf("api_key %q is not known; write api_key header X-API-Key, api_key query <name> or api_key cookie <name>", s.APIKey.In)
+		return fmt.Errorf("api_key %q is not known; write api_key header X-API-Key, api_key query <name> or api_key cookie <name>", s.In)
 	}
 	return nil
 }
 
 // errNoKeys says that API keys cannot be looked up.
 var errNoKeys = errors.New("identify api_key needs a provider that knows keys; write in the global options: rate_limit { provider static { ... } }")
+
+// standing is what became of the question who a client is.
+type standing int
+
+const (
+	standingUnknown     standing = iota // it said nothing, or named a key that is not known
+	standingKnown                       // a source vouches for it
+	standingInvalid                     // it presented a token that is not valid
+	standingUnavailable                 // it presented a token that cannot be judged now
+)
+
+// finding is what a source says of a request.
+type finding struct {
+	client   policy.Client // if it is known
+	standing standing
+	why      error // of a token that is not valid; safe to show
+}
 
 // identifier finds out who a client is.
 type identifier struct {
@@ -126,71 +183,88 @@ type identifier struct {
 	reject   bool
 }
 
-// clientSource finds what a request says of its client: the client if that is
-// valid, and whether the source is present at all.
-type clientSource func(ctx context.Context, r *http.Request, repl *caddy.Replacer) (c policy.Client, valid, present bool)
+// clientSource finds what a request says of its client, and whether the source is
+// present at all.
+type clientSource func(ctx context.Context, r *http.Request, repl *caddy.Replacer) (f finding, present bool)
 
-func newIdentifier(how *Identify, provider Provider) (*identifier, error) {
+func newIdentifier(ctx caddy.Context, how *Identify, provider Provider) (*identifier, error) {
 	if err := how.Validate(); err != nil {
 		return nil, err
 	}
 	id := &identifier{provider: provider, reject: how.Unknown == unknownReject}
 	for _, s := range how.Sources {
-		if s.APIKey == nil {
-			id.sources = append(id.sources, placeholderSource(s.Placeholder))
-			continue
+		source, err := id.source(ctx, how, s)
+		if err != nil {
+			return nil, err
 		}
-		if provider == nil {
-			return nil, errNoKeys
-		}
-		id.sources = append(id.sources, id.apiKeySource(s.APIKey))
+		id.sources = append(id.sources, source)
 	}
 	return id, nil
 }
 
-// identify returns the client, and whether it is one that its source vouches for.
-// A client that is not is anonymous, and its Identity is empty: the caller counts
-// it by address, never by what it sent.
-func (id *identifier) identify(ctx context.Context, r *http.Request, repl *caddy.Replacer) (policy.Client, bool) {
+func (id *identifier) source(ctx caddy.Context, how *Identify, s *Source) (clientSource, error) {
+	switch {
+	case s.JWT != nil:
+		return id.jwtSource(ctx, s.JWT, how.keysInAuthorization())
+	case s.APIKey == nil:
+		return placeholderSource(s.Placeholder), nil
+	case id.provider == nil:
+		return nil, errNoKeys
+	}
+	values := apiKeyValues(s.APIKey)
+	if s.APIKey.inAuthorization() && how.hasJWT() {
+		values = bearerKeys
+	}
+	return id.apiKeySource(values), nil
+}
+
+// identify returns what the first source that is present says. A client that is
+// not known is anonymous, and its Identity is empty: the caller counts it by
+// address, never by what it sent.
+func (id *identifier) identify(ctx context.Context, r *http.Request, repl *caddy.Replacer) finding {
 	for _, source := range id.sources {
-		c, valid, present := source(ctx, r, repl)
+		f, present := source(ctx, r, repl)
 		if !present {
 			continue
 		}
-		if valid {
-			return c, true
+		if f.standing != standingKnown {
+			f.client = policy.Client{Tier: policy.Anonymous}
 		}
-		break
+		return f
 	}
-	return policy.Client{Tier: policy.Anonymous}, false
+	return finding{client: policy.Client{Tier: policy.Anonymous}}
+}
+
+// known is a client that a source vouches for.
+func known(c policy.Client) (finding, bool) {
+	return finding{client: c, standing: standingKnown}, true
 }
 
 func placeholderSource(text string) clientSource {
-	return func(_ context.Context, _ *http.Request, repl *caddy.Replacer) (policy.Client, bool, bool) {
+	return func(_ context.Context, _ *http.Request, repl *caddy.Replacer) (finding, bool) {
 		value := repl.ReplaceAll(text, "")
 		if value == "" {
-			return policy.Client{}, false, false
+			return finding{}, false
 		}
-		return policy.Client{Identity: policy.HashIdentity(value), Tier: policy.Anonymous}, true, true
+		return known(policy.Client{Identity: policy.HashIdentity(value), Tier: policy.Anonymous})
 	}
 }
 
-func (id *identifier) apiKeySource(s *APIKeySource) clientSource {
-	values := apiKeyValues(s)
-	return func(ctx context.Context, r *http.Request, _ *caddy.Replacer) (policy.Client, bool, bool) {
+func (id *identifier) apiKeySource(values func(*http.Request) []string) clientSource {
+	return func(ctx context.Context, r *http.Request, _ *caddy.Replacer) (finding, bool) {
 		presented := values(r)
 		if len(presented) == 0 {
-			return policy.Client{}, false, false
+			return finding{}, false
 		}
 		// several keys at once are ambiguous: whoever sends them is nobody
 		if len(presented) > 1 || presented[0] == "" || len(presented[0]) > maxAPIKey {
-			return policy.Client{}, false, true
+			return finding{}, true
 		}
 		key, ok := id.provider.APIKey(ctx, sha256.Sum256([]byte(presented[0])))
 		if !ok {
-			return policy.Client{}, false, true
+			return finding{}, true
 		}
-		return policy.Client{Identity: policy.KeyIdentity(key.ID), Tier: key.Tier, APIKeyID: key.ID}, true, true
+		return known(policy.Client{Identity: policy.KeyIdentity(key.ID), Tier: key.Tier, APIKeyID: key.ID})
 	}
 }
 
@@ -213,20 +287,9 @@ func apiKeyValues(s *APIKeySource) func(*http.Request) []string {
 			return values
 		}
 	}
+	if s.inAuthorization() {
+		return jwtauth.Bearer
+	}
 	name = http.CanonicalHeaderKey(name)
-	if name != "Authorization" {
-		return func(r *http.Request) []string { return r.Header[name] }
-	}
-	return bearerValues
-}
-
-// bearerValues reads keys from the header Authorization; credentials of another
-// scheme are somebody else's.
-func bearerValues(r *http.Request) (values []string) {
-	for _, v := range r.Header["Authorization"] {
-		if scheme, key, ok := strings.Cut(v, " "); ok && strings.EqualFold(scheme, "Bearer") {
-			values = append(values, strings.TrimSpace(key))
-		}
-	}
-	return values
+	return func(r *http.Request) []string { return r.Header[name] }
 }

@@ -4,13 +4,15 @@
 // directive and the global option of the same name. The life of a request:
 //
 //  1. exempt? Then the next handler, and nothing is counted (Handler.ServeHTTP).
-//  2. Who is it? An API key or a placeholder names the client; what names nobody
-//     counts as anonymous, by address (Identify).
-//  3. The zones that match and the policies of the client's tier become buckets
+//  2. Is it known here that its address is over a limit? Then it is refused, and
+//     nothing that it sent is looked at (evaluation.refuseKnown).
+//  3. Who is it? An API key, a JWT or a placeholder names the client; what names
+//     nobody counts as anonymous, by address (Identify).
+//  4. The zones that match and the policies of the client's tier become buckets
 //     (evaluation.gather).
-//  4. The backend takes from all of them or from none, in one call; while it
+//  5. The backend takes from all of them or from none, in one call; while it
 //     cannot, each limit does what its on_error says (evaluation.take).
-//  5. Headers and placeholders describe the outcome (report); then the next
+//  6. Headers and placeholders describe the outcome (report); then the next
 //     handler, or a refusal (Handler.refuse).
 package ratelimit
 
@@ -129,7 +131,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx); err != nil {
 		return err
 	}
-	return h.provisionIdentity()
+	return h.provisionIdentity(ctx)
 }
 
 func (h *Handler) loadApps(ctx caddy.Context) error {
@@ -200,7 +202,7 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 }
 
 // provisionIdentity sets up who clients are, which tiers or identify ask for.
-func (h *Handler) provisionIdentity() (err error) {
+func (h *Handler) provisionIdentity(ctx caddy.Context) (err error) {
 	if h.Tiers && h.app.provider == nil {
 		return errNoTiers
 	}
@@ -211,7 +213,7 @@ func (h *Handler) provisionIdentity() (err error) {
 		}
 		how = defaultIdentify
 	}
-	h.identifier, err = newIdentifier(how, h.app.provider)
+	h.identifier, err = newIdentifier(ctx, how, h.app.provider)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -59,6 +60,27 @@ func refuseUnknownClient() *refusal {
 		detail:  "An API key or token that is known here is required.",
 		outcome: outcomeInvalid,
 	}
+}
+
+// refuseToken refuses a token that is not valid, for the reason given.
+func refuseToken(why error) *refusal {
+	r := refuseUnknownClient()
+	r.detail = sentence(why)
+	return r
+}
+
+// refuseUnjudged refuses a token that cannot be verified at the moment: to let it
+// pass would take its claims for true.
+func refuseUnjudged(why error) *refusal {
+	r := refuseUnavailable("")
+	r.detail = sentence(why)
+	return r
+}
+
+// sentence writes an error as a sentence.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
 func refuseMissingKey(zone string) *refusal {

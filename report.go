@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ type report struct {
 type entry struct {
 	limit
 	policy.Decision
+	unasked bool // nothing was decided, since another limit was known to refuse
 }
 
 // Outcomes of a request, as {http.rate_limit.decision} has them.
@@ -66,16 +68,28 @@ func (rep *report) settle(first int) {
 		rep.outcome = outcomeAllowed
 	}
 	for i, e := range rep.entries {
-		if e.shadow {
+		if !e.counts() {
 			if i >= first && !e.Allowed {
 				rep.outcome = outcomeShadowBlocked
 			}
 			continue
 		}
-		if near := rep.entries[rep.nearest]; near.shadow || e.nearerThan(near) {
+		if near := rep.entries[rep.nearest]; !near.counts() || e.nearerThan(near) {
 			rep.nearest = i
 		}
 	}
+}
+
+// counts reports whether the entry's limit is enforced and was asked.
+func (e entry) counts() bool { return !e.shadow && !e.unasked }
+
+// asked is the report without the limits that were not asked.
+func (rep *report) asked() *report {
+	unasked := func(e entry) bool { return e.unasked }
+	if !slices.ContainsFunc(rep.entries, unasked) {
+		return rep
+	}
+	return &report{entries: slices.DeleteFunc(slices.Clone(rep.entries), unasked)}
 }
 
 // nearerThan reports whether e will refuse earlier than other: it has fewer units
@@ -94,7 +108,7 @@ func (rep *report) refuse(first int) *refusal {
 	rep.nearest = -1
 	for i := first; i < len(rep.entries); i++ {
 		e := rep.entries[i]
-		if e.shadow || e.Allowed {
+		if !e.counts() || e.Allowed {
 			continue
 		}
 		if rep.nearest < 0 || e.RetryAfter > rep.entries[rep.nearest].RetryAfter {
@@ -111,7 +125,7 @@ func (rep *report) current() (entry, bool) {
 		return entry{}, false
 	}
 	e := rep.entries[rep.nearest]
-	return e, !e.shadow
+	return e, e.counts()
 }
 
 // placeholder answers {http.rate_limit.*}.

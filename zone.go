@@ -83,6 +83,7 @@ type Zone struct {
 	key      keyTemplate
 	costs    costTemplate
 	limit    limit
+	ofClient bool // whether it depends on who the client is
 }
 
 // limit is one limit as requests meet it, whether a zone or a policy wrote it.
@@ -223,6 +224,7 @@ func (z *Zone) provision(ctx caddy.Context, onError policy.OnError) error {
 	if z.costs, err = newCostTemplate(z.Cost); err != nil {
 		return err
 	}
+	z.ofClient = strings.Contains(z.text(), ownPlaceholders)
 	if len(z.MatcherSetsRaw) == 0 {
 		return nil
 	}
@@ -232,6 +234,13 @@ func (z *Zone) provision(ctx caddy.Context, onError policy.OnError) error {
 	}
 	return z.matchers.FromInterface(matchers)
 }
+
+// ownPlaceholders begins the placeholders of this handler, which describe the
+// client among others.
+const ownPlaceholders = "http.rate_limit."
+
+// text is all that may hold placeholders, to look for one.
+func (z *Zone) text() string { return string(z.definition()) }
 
 // match reports whether the zone limits the request.
 func (z *Zone) match(r *http.Request) (bool, error) {

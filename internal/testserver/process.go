@@ -27,10 +27,15 @@ type process struct {
 }
 
 func startProcess(name string, args ...string) (*process, error) {
+	return startProcessAs(nil, name, args...)
+}
+
+// startProcessAs starts a process as another user; nil is the own one.
+func startProcessAs(user *syscall.Credential, name string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(name, args...), output: new(tail), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	// A test binary that is killed takes its servers with it.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: user}
 	started := make(chan error)
 	go func() {
 		// The kernel means the parent thread, not the process, so the thread

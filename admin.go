@@ -50,10 +50,11 @@ func (h *AdminHandler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	if app.provider == nil {
-		return errNoAdminProvider
+	provider, err := app.needProvider(ctx)
+	if err != nil {
+		return err
 	}
-	reader, ok := app.provider.(admin.Reader)
+	reader, ok := provider.(admin.Reader)
 	if !ok {
 		return fmt.Errorf("the provider %s cannot be managed by rate_limit_admin; use the provider embedded or postgres", moduleName(app.provider))
 	}
@@ -73,8 +74,6 @@ func (h *AdminHandler) Provision(ctx caddy.Context) error {
 	})
 	return nil
 }
-
-var errNoAdminProvider = errors.New("rate_limit_admin needs a provider to manage; write in the global options: rate_limit { provider embedded }")
 
 func moduleName(guest any) string {
 	if m, ok := guest.(caddy.Module); ok {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/caddyserver/caddy/v2"
@@ -52,8 +51,9 @@ type App struct {
 	// Where buckets live: "memory" (in this process) or "redis". Default: memory.
 	BackendRaw json.RawMessage `json:"backend,omitempty" caddy:"namespace=rate_limit.backends inline_key=backend"`
 
-	// Where tiers, policies and API keys live: "static" (this configuration).
-	// Default: nowhere; there are no tiers.
+	// Where tiers, policies and API keys live: "embedded" (Caddy's storage),
+	// "postgres", or "static" (this configuration). Default: embedded, once anything
+	// asks for tiers, API keys or the admin API.
 	ProviderRaw json.RawMessage `json:"provider,omitempty" caddy:"namespace=rate_limit.providers inline_key=provider"`
 
 	// Zones that several handlers refer to by name.
@@ -63,7 +63,6 @@ type App struct {
 	provider Provider
 	failures *zap.Logger
 	fallback *memorybackend.Store // counts for on_error local
-	pooled   bool                 // whether fallback is to be released
 	denials  *denials
 
 	// where zones were defined; handlers are provisioned one after the other
@@ -85,11 +84,6 @@ func (App) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// fallbacks keeps the local fallback's counters over reloads.
-var fallbacks = caddy.NewUsagePool()
-
-const fallbackKey = "fallback"
-
 // Provision loads the backend and the provider. Nothing that runs already is
 // changed by it: a configuration that fails to load leaves no trace.
 func (a *App) Provision(ctx caddy.Context) error {
@@ -104,17 +98,35 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.backend = backend.(Backend)
 
 	if a.ProviderRaw != nil {
-		provider, err := ctx.LoadModule(a, "ProviderRaw")
-		if err != nil {
-			return fmt.Errorf("provider: %w", err)
+		if err := a.loadProvider(ctx); err != nil {
+			return err
 		}
-		a.provider = provider.(Provider)
 	}
 
-	store, _ := fallbacks.LoadOrStore(fallbackKey, memorybackend.NewStore(memorybackend.DefaultMaxKeys))
-	a.fallback, a.pooled = store.(*memorybackend.Store), true
+	a.fallback = memorybackend.Process()
 	a.denials = newDenials()
 	return a.defineZones()
+}
+
+// needProvider returns the provider, and loads the default one if the configuration
+// names none.
+func (a *App) needProvider(ctx caddy.Context) (Provider, error) {
+	if a.provider == nil {
+		a.ProviderRaw = json.RawMessage(`{"provider":"embedded"}`)
+		if err := a.loadProvider(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return a.provider, nil
+}
+
+func (a *App) loadProvider(ctx caddy.Context) error {
+	provider, err := ctx.LoadModule(a, "ProviderRaw")
+	if err != nil {
+		return fmt.Errorf("provider: %w", err)
+	}
+	a.provider = provider.(Provider)
+	return nil
 }
 
 func (a *App) defineZones() error {
@@ -182,18 +194,6 @@ func (a *App) Start() error {
 // Stop does nothing: guests are cleaned up by Caddy.
 func (a *App) Stop() error { return nil }
 
-// Cleanup releases what Provision acquired, and no more.
-func (a *App) Cleanup() error {
-	if !a.pooled {
-		return nil
-	}
-	a.pooled = false
-	_, err := fallbacks.Delete(fallbackKey)
-	return err
-}
-
-var errNoTiers = errors.New("tiers needs a provider that has some; write in the global options: rate_limit { provider static { tier anonymous { policy * 30/1m } } }")
-
 func errDuplicateZone(name string) error {
 	return fmt.Errorf("zone %s stands here twice; write it once, or give one of them another name", name)
 }
@@ -209,9 +209,8 @@ func errZonesDiffer(name, first, second string) error {
 
 // Interface guards
 var (
-	_ caddy.App          = (*App)(nil)
-	_ caddy.Provisioner  = (*App)(nil)
-	_ caddy.CleanerUpper = (*App)(nil)
+	_ caddy.App         = (*App)(nil)
+	_ caddy.Provisioner = (*App)(nil)
 
 	_ Backend = (*memorybackend.Backend)(nil)
 )

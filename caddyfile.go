@@ -342,9 +342,6 @@ func (p *handlerParser) checkElsewhere(z *Zone, at caddyfile.Token) error {
 
 func (p *handlerParser) tiers() error {
 	p.h.Tiers = true
-	if p.global.ProviderRaw == nil {
-		return p.WrapErr(errNoTiers)
-	}
 	return p.noMore("write tiers alone")
 }
 
@@ -396,9 +393,6 @@ func (p *handlerParser) jitter() error {
 func (p *handlerParser) finish() error {
 	if len(p.h.Zones) == 0 && !p.h.Tiers {
 		return errAt(p.start, errNoLimits)
-	}
-	if p.h.Identify != nil && p.global.ProviderRaw == nil && p.h.Identify.needsProvider() {
-		return errAt(p.start, errNoKeys)
 	}
 	return nil
 }

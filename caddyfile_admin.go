@@ -14,7 +14,6 @@ import (
 //	}
 func parseAdmin(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	helper.Next()
-	start := helper.Token()
 	p := &adminParser{reader: newReader(helper.Dispenser, "rate_limit_admin"), h: new(AdminHandler)}
 	if err := p.noMore("write rate_limit_admin, or rate_limit_admin { jwt { ... } }"); err != nil {
 		return nil, err
@@ -23,13 +22,6 @@ func parseAdmin(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error
 		if err := p.word(); err != nil {
 			return nil, err
 		}
-	}
-	global, err := globalApp(helper)
-	if err != nil {
-		return nil, err
-	}
-	if global.ProviderRaw == nil {
-		return nil, errAt(start, errNoAdminProvider)
 	}
 	return p.h, nil
 }

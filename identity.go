@@ -156,9 +156,6 @@ func (s *APIKeySource) validate() error {
 	return nil
 }
 
-// errNoKeys says that API keys cannot be looked up.
-var errNoKeys = errors.New("identify api_key needs a provider that knows keys; write in the global options: rate_limit { provider static { ... } }")
-
 // standing is what became of the question who a client is.
 type standing int
 
@@ -208,8 +205,6 @@ func (id *identifier) source(ctx caddy.Context, how *Identify, s *Source) (clien
 		return id.jwtSource(ctx, s.JWT, how.keysInAuthorization())
 	case s.APIKey == nil:
 		return placeholderSource(s.Placeholder), nil
-	case id.provider == nil:
-		return nil, errNoKeys
 	}
 	values := apiKeyValues(s.APIKey)
 	if s.APIKey.inAuthorization() && how.hasJWT() {
@@ -250,7 +245,14 @@ func placeholderSource(text string) clientSource {
 	}
 }
 
+// keyChecker is what a provider implements that can tell by its looks that a text
+// is no API key, without looking it up.
+type keyChecker interface {
+	CheckAPIKey(presented string) bool
+}
+
 func (id *identifier) apiKeySource(values func(*http.Request) []string) clientSource {
+	checker, _ := id.provider.(keyChecker)
 	return func(ctx context.Context, r *http.Request, _ *caddy.Replacer) (finding, bool) {
 		presented := values(r)
 		if len(presented) == 0 {
@@ -258,6 +260,9 @@ func (id *identifier) apiKeySource(values func(*http.Request) []string) clientSo
 		}
 		// several keys at once are ambiguous: whoever sends them is nobody
 		if len(presented) > 1 || presented[0] == "" || len(presented[0]) > maxAPIKey {
+			return finding{}, true
+		}
+		if checker != nil && !checker.CheckAPIKey(presented[0]) {
 			return finding{}, true
 		}
 		key, ok := id.provider.APIKey(ctx, sha256.Sum256([]byte(presented[0])))

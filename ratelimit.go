@@ -33,6 +33,8 @@ import (
 
 	// the backends and providers that come with Tollgate
 	_ "github.com/caddy-tollgate/ratelimit/memorybackend"
+	_ "github.com/caddy-tollgate/ratelimit/policy/embedded"
+	_ "github.com/caddy-tollgate/ratelimit/policy/postgres"
 	_ "github.com/caddy-tollgate/ratelimit/policy/static"
 	_ "github.com/caddy-tollgate/ratelimit/redisbackend"
 )
@@ -203,15 +205,17 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 
 // provisionIdentity sets up who clients are, which tiers or identify ask for.
 func (h *Handler) provisionIdentity(ctx caddy.Context) (err error) {
-	if h.Tiers && h.app.provider == nil {
-		return errNoTiers
-	}
 	how := h.Identify
 	if how == nil {
 		if !h.Tiers {
 			return nil
 		}
 		how = defaultIdentify
+	}
+	if h.Tiers || how.needsProvider() {
+		if _, err := h.app.needProvider(ctx); err != nil {
+			return err
+		}
 	}
 	h.identifier, err = newIdentifier(ctx, how, h.app.provider)
 	return err

@@ -3,6 +3,7 @@ package memorybackend
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -13,13 +14,9 @@ func init() {
 	caddy.RegisterModule(new(Backend))
 }
 
-// stores holds the one store of this process, so that counters survive reloads
-// of the configuration.
-var stores = caddy.NewUsagePool()
-
-// storeKey is the store's key in the pool. No setting is in it: a new max_keys
-// is no reason to forget what was counted.
-const storeKey = "memory"
+// Process returns the one store of this process. It lives as long as the process,
+// so that counters survive reloads, whatever is loaded in between.
+var Process = sync.OnceValue(func() *Store { return NewStore(DefaultMaxKeys) })
 
 // Backend keeps buckets in the memory of this process. It needs no server, and
 // every Caddy instance counts by itself. Counters survive a reload, and not a
@@ -32,10 +29,7 @@ type Backend struct {
 	// the limits say, never less. Takes effect on the running counters.
 	MaxKeys int `json:"max_keys,omitempty"`
 
-	// store stays set after Cleanup: a request that outlives its configuration
-	// may still ask.
-	store    *Store
-	acquired bool
+	store *Store
 }
 
 // CaddyModule describes the module to Caddy.
@@ -46,23 +40,14 @@ func (*Backend) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision acquires the store. It changes nothing in it, since the
-// configuration may yet fail to load: see Start.
+// Provision finds the store. It changes nothing in it, since the configuration may
+// yet fail to load: see Start.
 func (b *Backend) Provision(caddy.Context) error {
 	if b.MaxKeys == 0 {
 		b.MaxKeys = DefaultMaxKeys
 	}
-	if err := checkMaxKeys(b.MaxKeys); err != nil {
-		return err
-	}
-	value, _, err := stores.LoadOrNew(storeKey, func() (caddy.Destructor, error) {
-		return pooled{NewStore(b.MaxKeys)}, nil
-	})
-	if err != nil {
-		return err
-	}
-	b.store, b.acquired = value.(pooled).Store, true
-	return nil
+	b.store = Process()
+	return checkMaxKeys(b.MaxKeys)
 }
 
 // Start makes the settings effective, once the configuration runs.
@@ -71,21 +56,16 @@ func (b *Backend) Start() error {
 	return nil
 }
 
-// Cleanup releases the store. Caddy also calls it after a Provision that
-// failed, and then there is nothing to release.
-func (b *Backend) Cleanup() error {
-	if !b.acquired {
-		return nil
-	}
-	b.acquired = false
-	_, err := stores.Delete(storeKey)
-	return err
-}
-
 // Take decides one request: see Store.Take. It waits for nothing but locks held
 // briefly, so it heeds no deadline, and it never returns an error.
 func (b *Backend) Take(_ context.Context, buckets []policy.Bucket, decisions []policy.Decision) error {
 	b.store.Take(Now(), buckets, decisions)
+	return nil
+}
+
+// Reset makes buckets as if they were never seen.
+func (b *Backend) Reset(_ context.Context, buckets []policy.Bucket) error {
+	b.store.Reset(buckets)
 	return nil
 }
 
@@ -96,16 +76,8 @@ func checkMaxKeys(n int) error {
 	return nil
 }
 
-// pooled is a store in the pool.
-type pooled struct{ *Store }
-
-// Destruct has nothing to stop: a store is memory and nothing else.
-func (pooled) Destruct() error { return nil }
-
 // Interface guards.
 var (
-	_ caddy.Module       = (*Backend)(nil)
-	_ caddy.Provisioner  = (*Backend)(nil)
-	_ caddy.CleanerUpper = (*Backend)(nil)
-	_ caddy.Destructor   = pooled{}
+	_ caddy.Module      = (*Backend)(nil)
+	_ caddy.Provisioner = (*Backend)(nil)
 )

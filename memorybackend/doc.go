@@ -41,8 +41,8 @@
 // A shard that is full of buckets which have not drained forgets the one nearest
 // to it when a new one comes. If that were all, whoever fills the table would get
 // a fresh allowance. So the shard remembers until when the buckets it forgot are
-// in debt, the latest time of all, and every bucket it does not know is in debt
-// until then: it may be one of them. The idea is that of the Space-Saving sketch
+// in debt, the latest time of each scope, and every bucket of the scope that it
+// does not know is in debt until then: it may be one of them. The idea is that of the Space-Saving sketch
 // (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent and Top-k
 // Elements in Data Streams, 2005), whose newcomers take over the count of the
 // element they replace. So a client that was forgotten and comes back is never
@@ -56,8 +56,8 @@
 // longest debt forgotten, clients that are really new start with less than a full
 // bucket, or with an empty one. Such a client is refused once, is remembered as
 // owing what its limit allows to owe, and pays it off at its limit's own rate;
-// limits of short windows so suffer for debts of long ones, but no longer than
-// their own window. The cure is a larger max_keys.
+// a limit so suffers for its own clients, and for others only as far as their flood
+// made it forget some. The cure is a larger max_keys.
 //
 // A debt is carried over as a time. If the limit of a forgotten bucket is changed
 // before it comes back, it owes that time by the new limit, which is not always
@@ -70,7 +70,9 @@
 // Which bucket is nearest to idle is exact; which shard a client is in is chance.
 // A table is full when a shard is, at a few percent less than its bound.
 //
-// Nothing is shared between processes, and nothing survives a restart.
+// Nothing is shared between processes, and nothing survives a restart. A process
+// has one store, which lives as long as it does: a configuration without limits
+// that is loaded in between makes nobody's counters fresh.
 //
 // Time is the process's own, see Now: while a machine sleeps, buckets may not
 // drain.

@@ -25,10 +25,10 @@ type shard struct {
 	// The most entries it may hold.
 	quota int
 
-	// Every bucket that was forgotten before it was idle is idle at this time.
-	// Nobody can tell a newcomer from one of them, so a newcomer is in debt
-	// until then.
-	forgotten int64
+	// Buckets that were forgotten before they were idle, of each scope, are idle at
+	// this time. Nobody can tell a newcomer of the scope from one of them, so it is
+	// in debt until then.
+	forgotten debts
 
 	// The most entries since the map was made. A map never gives memory back.
 	peak int
@@ -48,7 +48,7 @@ func (sh *shard) stateLocked(b *policy.Bucket, now int64, to *state) *entry {
 	e := sh.entries[key{b.Identity, b.Scope}]
 	switch {
 	case e == nil:
-		*to = owing(b.Rule, now, sh.forgotten)
+		*to = owing(b.Rule, now, sh.forgotten.until[b.Scope])
 	case e.expiry() <= now:
 		*to = state{}
 	default:
@@ -78,6 +78,17 @@ func (sh *shard) insertLocked(k key, s *state) {
 	sh.adoptLocked(e)
 }
 
+// resetLocked makes a bucket one that is known to owe nothing.
+func (sh *shard) resetLocked(b *policy.Bucket) {
+	k := key{b.Identity, b.Scope}
+	switch e := sh.entries[k]; {
+	case e != nil:
+		sh.updateLocked(e, &state{})
+	case sh.forgotten.until[b.Scope] > 0:
+		sh.insertLocked(k, &state{})
+	}
+}
+
 func (sh *shard) adoptLocked(e *entry) {
 	sh.entries[e.key] = e
 	sh.heap.push(e)
@@ -92,15 +103,38 @@ func (sh *shard) forgetLocked() *entry {
 	}
 	e := sh.heap.pop()
 	delete(sh.entries, e.key)
-	sh.forgotten = max(sh.forgotten, e.idle)
+	sh.forgotten.add(e.scope, e.idle)
 	return e
+}
+
+// debts says until when the forgotten buckets of each scope are in debt. There are
+// as many scopes as limits, so they are few.
+type debts struct {
+	until  map[string]int64
+	latest int64 // of all of them
+}
+
+func (d *debts) add(scope string, until int64) {
+	if d.until == nil {
+		d.until = make(map[string]int64)
+	}
+	d.until[scope] = max(d.until[scope], until)
+	d.latest = max(d.latest, until)
+}
+
+// settle forgets debts once all of them are paid.
+func (d *debts) settle(now int64) {
+	if d.until != nil && d.latest <= now {
+		*d = debts{}
+	}
 }
 
 // dropIdleLocked removes entries that equal buckets never seen, a few at a
 // time, so that no call pays for all. While newcomers are in debt they do not
 // equal them: that it is known to owe nothing is worth a client's place.
 func (sh *shard) dropIdleLocked(now int64) {
-	if sh.forgotten > now {
+	sh.forgotten.settle(now)
+	if sh.forgotten.latest > now {
 		return
 	}
 	before := len(sh.heap)

@@ -89,6 +89,17 @@ func (s *Store) Take(now int64, buckets []policy.Bucket, decisions []policy.Deci
 	}
 }
 
+// Reset makes buckets as if they were never seen, whatever is known of those that
+// were forgotten.
+func (s *Store) Reset(buckets []policy.Bucket) {
+	c := call{buckets: buckets, slots: make([]slot, len(buckets))}
+	t, mask := s.lock(&c)
+	defer t.unlock(mask)
+	for i := range buckets {
+		c.slots[i].shard.resetLocked(&buckets[i])
+	}
+}
+
 func (s *Store) take(c *call) {
 	t, mask := s.lock(c)
 	defer t.unlock(mask)
@@ -180,12 +191,12 @@ func (t *table) dropIdle(mask uint64, now int64) {
 // shards a forgotten bucket would be in is not known, so all of them answer for
 // it.
 func (t *table) inherit(old *table, seed maphash.Seed) {
-	forgotten := int64(0)
 	for i := range old.shards {
-		forgotten = max(forgotten, old.shards[i].forgotten)
-	}
-	for i := range t.shards {
-		t.shards[i].forgotten = forgotten
+		for scope, until := range old.shards[i].forgotten.until {
+			for j := range t.shards {
+				t.shards[j].forgotten.add(scope, until)
+			}
+		}
 	}
 	for i := range old.shards {
 		for _, e := range old.shards[i].entries {

@@ -69,3 +69,25 @@ func TestBucketsOfEveryAlgorithmAreDecidedInOneRoundTrip(t *testing.T) {
 		t.Errorf("%d script calls, not 1", n)
 	}
 }
+
+func TestAResetBucketIsAsIfNeverSeen(t *testing.T) {
+	t.Parallel()
+	s := testserver.NewRedis(t)
+	b := provision(t, &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient})
+	for _, a := range algorithms {
+		reset := bucketBy(t, "reset-"+string(a), a, policy.Limit{Count: 10, Window: time.Minute})
+		kept := bucketBy(t, "kept-"+string(a), a, policy.Limit{Count: 10, Window: time.Minute})
+		reset.Cost, kept.Cost = 10, 10
+		mustTake(t, b, reset, kept)
+		if err := b.Reset(t.Context(), []policy.Bucket{reset, bucketBy(t, "never seen", a, policy.Limit{Count: 1, Window: time.Minute})}); err != nil {
+			t.Fatal(err)
+		}
+		if d := mustTake(t, b, reset)[0]; !d.Allowed || d.Delay > 0 {
+			t.Errorf("%s: after the reset: %+v", a, d)
+		}
+		kept.Cost = 1
+		if d := mustTake(t, b, kept)[0]; d.Allowed && d.Delay == 0 {
+			t.Errorf("%s: the other bucket: %+v", a, d)
+		}
+	}
+}

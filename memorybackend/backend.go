@@ -22,7 +22,7 @@ var Process = sync.OnceValue(func() *Store { return NewStore(DefaultMaxKeys) })
 // every Caddy instance counts by itself. Counters survive a reload, and not a
 // restart.
 type Backend struct {
-	// The most buckets to keep; 0 means 1000000. A bucket takes about 250 bytes
+	// The most buckets to keep; 0 means 1000000. A bucket takes about 270 bytes
 	// while its client is remembered, which is at most the time in which its
 	// limit fills up again; one of the algorithm sliding_log takes up to 32 bytes
 	// more for each request that counts. A table too small for its clients refuses more than

@@ -19,6 +19,19 @@ import (
 
 var update = flag.Bool("update", false, "write what comes out into the golden files")
 
+// No test reads or writes the storage of whoever runs it.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	folder, err := os.MkdirTemp("", "tollgate")
+	if err != nil {
+		panic(err)
+	}
+	caddy.DefaultStorage.Path = folder
+	code := m.Run()
+	os.RemoveAll(folder)
+	os.Exit(code)
+}
+
 // A golden file is a Caddyfile, a line of dashes, and what it becomes.
 const separator = "----------\n"
 

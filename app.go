@@ -63,7 +63,9 @@ type App struct {
 	provider Provider
 	failures *zap.Logger
 	fallback *memorybackend.Store // counts for on_error local
-	denials  *denials
+
+	inProcess bool // the backend is the fallback's store, and never fails
+	denials   *denials
 
 	// where zones were defined; handlers are provisioned one after the other
 	zones  map[string]definition
@@ -104,6 +106,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	}
 
 	a.fallback = memorybackend.Process()
+	_, a.inProcess = backend.(*memorybackend.Backend)
 	a.denials = newDenials()
 	return a.defineZones()
 }
@@ -177,6 +180,14 @@ func (a *App) resolve(z *Zone, place string) (*Zone, error) {
 		a.zones[z.Name] = definition{place: place, json: z.definition()}
 	}
 	return z, nil
+}
+
+// remember tells the fallback what the backend said, so that on_error local goes on
+// from what is known.
+func (a *App) remember(buckets []policy.Bucket, decisions []policy.Decision) {
+	if !a.inProcess {
+		a.fallback.Tell(memorybackend.Now(), buckets, decisions)
+	}
 }
 
 // Start tells the backend and the provider that the configuration runs.

@@ -245,6 +245,7 @@ func (e *evaluation) take(ctx context.Context) *refusal {
 		}
 	} else {
 		denials.learn(e.buckets, e.decisions, sent)
+		e.h.app.remember(e.buckets, e.decisions)
 	}
 	first := len(e.report.entries)
 	for i := range e.buckets {

@@ -2,8 +2,10 @@ package integration_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // wantAll fails the test for every text that is missing from what Caddy said.
@@ -16,32 +18,114 @@ func wantAll(t *testing.T, said string, texts ...string) {
 	}
 }
 
-// The words window and events mean an algorithm that this version does not
-// have; they are refused instead of meaning something else.
-func TestZonesOfWindowAndEventsAreRefusedInWordsThatHelp(t *testing.T) {
-	t.Parallel()
-	said := refusal(t, `
+// example is how mholt/caddy-ratelimit is configured.
+const example = trusting + `
 :{$PORT} {
 	rate_limit {
+		distributed {
+			read_interval 5s
+			write_interval 5s
+		}
+		log_key
 		zone static_example {
 			match {
 				method GET
 			}
 			key static
-			events 100
-			window 1m
+			events 20
+			window 1d
+		}
+		zone dynamic_example {
+			key {remote_host}
+			events 4
+			window 1d
+		}
+		zone by_header {
+			match {
+				header X-Client *
+			}
+			key {http.request.header.X-Client}
+			events 3
+			window 1d
 		}
 	}
-}`)
-	wantAll(t, said, "Caddyfile:9", "sliding_log", "not available", "limit 100/1m")
+	respond "welcome"
+}`
+
+func TestACaddyfileOfWindowAndEventsMeansWhatItMeansThere(t *testing.T) {
+	t.Parallel()
+	onEachBackend(t, func(t *testing.T, backend string) {
+		c := startCaddy(t, example, backend)
+		c.sequence(5, "/", with("X-Client", "acme")).want(t, tally{200: 3, 429: 2})
+		burst(t, 20, "/", []option{with("X-Client", "globex")}, c).want(t, tally{200: 1, 429: 19}) // by its address
+		c.get("/", method("POST")).wantProblem(t, 429, "rate_limited", "dynamic_example")
+	})
 }
 
-func TestJSONOfWindowAndEventsIsRefusedInWordsThatHelp(t *testing.T) {
+// Without a key all share one bucket there; here too, in these words.
+func TestAZoneOfWindowAndEventsWithoutAKeyIsOneBucketForAll(t *testing.T) {
 	t.Parallel()
-	c := startCaddy(t, ":{$PORT} {\n respond welcome\n }\n")
-	said := c.loadJSON(handlerJSON(`"rate_limits": {"static_example": {"key": "static", "window": "1m", "max_events": 100}}`))
-	wantAll(t, said, "static_example", "sliding_log", "not available", "limit 100/1m")
-	c.get("/").wantStatus(t, 200)
+	onEachBackend(t, func(t *testing.T, backend string) {
+		c := startCaddy(t, trusting+`
+:{$PORT} {
+	rate_limit {
+		zone all {
+			events 4
+			window 1d
+		}
+	}
+	respond "welcome"
+}`, backend)
+		count := make(tally)
+		for i := range 10 {
+			count[c.get("/", from(fmt.Sprintf("203.0.113.%d", i))).status]++
+		}
+		count.want(t, tally{200: 4, 429: 6})
+	})
+}
+
+// The window slides: what was let in a window ago makes room, event by event,
+// and never more than the limit stands in any window.
+func TestAZoneOfWindowAndEventsSlides(t *testing.T) {
+	t.Parallel()
+	onEachBackend(t, func(t *testing.T, backend string) {
+		const window = 1500 * time.Millisecond
+		c := startCaddy(t, trusting+`
+:{$PORT} {
+	rate_limit {
+		zone sliding {
+			key static
+			events 3
+			window 1500ms
+		}
+	}
+	respond "welcome"
+}`, backend)
+		var sent, answered []time.Time // of those that passed
+		eventually(t, "nine requests pass", func() bool {
+			at := time.Now()
+			if c.get("/").status == 200 {
+				sent, answered = append(sent, at), append(answered, time.Now())
+			}
+			return len(sent) == 9
+		})
+		for i := 3; i < len(sent); i++ {
+			if apart := answered[i].Sub(sent[i-3]); apart < window {
+				t.Errorf("requests %d and %d passed %s apart, so four passed in one window of %s", i-2, i+1, apart, window)
+			}
+		}
+	})
+}
+
+func TestJSONOfWindowAndEventsLoads(t *testing.T) {
+	t.Parallel()
+	c := startCaddyJSON(t, handlerJSON(`
+		"rate_limits": {
+			"static_example": {"key": "static", "window": "24h", "max_events": 3},
+			"never": {"match": [{"path": ["/never"]}], "window": "1m", "max_events": 0}
+		}`))
+	c.sequence(5, "/").want(t, tally{200: 3, 429: 2})
+	c.get("/never").wantProblem(t, 429, "rate_limited", "never")
 }
 
 // handlerJSON is a configuration whose one handler has these fields.
@@ -187,7 +271,7 @@ func TestMistakesAreRefusedWithFileAndLine(t *testing.T) {
 			[]string{"Caddyfile:6", "zone a", "twice"},
 		},
 		{"a zone that is nowhere defined", ":{$PORT} {\n rate_limit {\n zone a\n }\n }\n", []string{"Caddyfile:3", "zone a"}},
-		{"tiers without a provider", ":{$PORT} {\n rate_limit {\n tiers\n }\n }\n", []string{"Caddyfile:3", "provider"}},
+		{"braces in a name", ":{$PORT} {\n rate_limit 1/1m {client_ip}\n }\n", []string{"Caddyfile:2", "braces"}},
 		{"an unknown backend", "{\n rate_limit {\n backend redsi\n }\n }\n", []string{"Caddyfile:3", "redsi", "memory", "redis"}},
 		{"a cost that never passes", ":{$PORT} {\n rate_limit {\n zone a {\n limit 5/1m\n cost 6\n }\n }\n }\n", []string{"Caddyfile:3", "cost 6", "burst"}},
 		{"a bucket that is too large", ":{$PORT} {\n rate_limit 1000000000000/366d\n }\n", []string{"Caddyfile:2", "2^53"}},

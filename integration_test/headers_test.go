@@ -366,7 +366,7 @@ func TestSeveralHandlersOfOneRouteDescribeTheNearestEndOfAll(t *testing.T) {
 // two members of the list.
 func TestZoneNamesOfAnyTextGiveWellFormedHeaders(t *testing.T) {
 	t.Parallel()
-	names := []string{`say "please"`, `back\slash`, "grüße", "café", "cafè", "日本語", "a b", "semi;colon,comma=", "%22", "{braces}"}
+	names := []string{`say "please"`, `back\slash`, "grüße", "café", "cafè", "日本語", "a b", "semi;colon,comma=", "%22"}
 	var zones strings.Builder
 	for i, name := range names {
 		fmt.Fprintf(&zones, "zone `%s` {\n limit %d/1h\n }\n", name, 100+i)

@@ -330,3 +330,14 @@ func TestAZoneMayBeKeyedByTheTier(t *testing.T) {
 	c.get("/", from("203.0.113.8")).wantStatus(t, 200)
 	c.get("/", from("203.0.113.9")).wantStatus(t, 429)
 }
+
+// Without any provider named, the tiers of a new store apply.
+func TestTiersWorkWithoutNamingAProvider(t *testing.T) {
+	t.Parallel()
+	c := startCaddy(t, ":{$PORT} {\n rate_limit {\n tiers\n }\n respond {http.rate_limit.tier}\n }\n")
+	a := c.get("/").wantStatus(t, 200)
+	a.wantNumber(t, "X-RateLimit-Limit", 30)
+	if a.body != "anonymous" {
+		t.Errorf("tier: got %q", a.body)
+	}
+}

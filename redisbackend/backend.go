@@ -50,7 +50,8 @@ type Backend struct {
 	// system's certificate authorities.
 	TLS *TLS `json:"tls,omitempty"`
 
-	// The most connections to one server, 1 to 10000. Zero means 32.
+	// The most connections to one server, 1 to 10000. Zero means 8: calls
+	// that queue up travel together, so more seldom help.
 	MaxConnections int `json:"max_connections,omitempty"`
 
 	resolved bool   // placeholders are replaced

@@ -17,6 +17,10 @@ const (
 	// tripAfter is how many calls in a row must fail until the breaker opens.
 	tripAfter = 5
 
+	// minOutage is for how long they must: one stall fails all calls that it meets,
+	// and is over before that.
+	minOutage = 150 * time.Millisecond
+
 	// probeInterval is how often an open breaker tries whether Redis is back,
 	// and probeTimeout how long such an attempt may take, connecting included.
 	probeInterval = 250 * time.Millisecond
@@ -31,6 +35,7 @@ type breaker struct {
 	cb      *gobreaker.TwoStepCircuitBreaker[struct{}]
 	forced  atomic.Bool // trip at the next failure
 	last    atomic.Pointer[failure]
+	failing atomic.Int64           // Unix nanoseconds of the first failure in a row; 0 if there is none
 	outage  atomic.Pointer[outage] // nil while the server works
 	back    atomic.Int64           // Unix nanoseconds of the last recovery; 0 if there was none
 
@@ -58,7 +63,7 @@ func newBreaker(c *client, address string) *breaker {
 		Name:    address,
 		Timeout: time.Millisecond, // when to try is for watch to say
 		ReadyToTrip: func(counts gobreaker.Counts) bool {
-			return counts.ConsecutiveFailures >= tripAfter || b.forced.Load()
+			return b.forced.Load() || counts.ConsecutiveFailures >= tripAfter && b.failingFor() >= minOutage
 		},
 		IsSuccessful:  func(err error) bool { return !isOutage(err) },
 		IsExcluded:    isUncounted,
@@ -81,10 +86,25 @@ func (b *breaker) allow() (done func(error), err error) {
 
 // report says how a call ended.
 func (b *breaker) report(done func(error), key string, err error) {
-	if err != nil && !isUncounted(err) && isOutage(err) {
-		b.last.Store(&failure{at: time.Now(), err: err, key: key})
+	switch {
+	case err == nil:
+		if b.failing.Load() != 0 {
+			b.failing.Store(0)
+		}
+	case !isUncounted(err) && isOutage(err):
+		now := time.Now()
+		b.last.Store(&failure{at: now, err: err, key: key})
+		b.failing.CompareAndSwap(0, now.UnixNano())
 	}
 	done(err)
+}
+
+// failingFor is how long calls have failed without one that succeeded.
+func (b *breaker) failingFor() time.Duration {
+	if since := b.failing.Load(); since != 0 {
+		return time.Since(time.Unix(0, since))
+	}
+	return 0
 }
 
 // trip opens the breaker at once.

@@ -66,7 +66,7 @@ func (b *Backend) unmarshalOption(d *caddyfile.Dispenser, once seen) error {
 	case "db":
 		return numberArg(d, &b.DB, 0, "the number of a database, like 0")
 	case "max_connections":
-		return numberArg(d, &b.MaxConnections, 1, "a number from 1, like 32")
+		return numberArg(d, &b.MaxConnections, 1, "a number from 1, like 8")
 	case "tls":
 		return b.unmarshalTLS(d)
 	default:

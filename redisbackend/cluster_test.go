@@ -336,3 +336,27 @@ func TestTheSlotsOfADeadMasterAreFoundAtAnother(t *testing.T) {
 		t.Errorf("told was %+v", told.all())
 	}
 }
+
+// The clock stands still, so that a bucket in the slot that refused looks as if
+// its last request were the one that is given back.
+func TestTheSlotThatRefusedGetsNothingBack(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := provision(t, &redisbackend.Backend{URLs: c.urls(), Timeout: patient})
+	b.SetClock(func() int64 { return 1_800_000_000_000_000 })
+	free, full, shadow, elsewhere := c.bucket(t, 0, "10/1h"), c.bucket(t, 0, "1/1h"), c.bucket(t, 1, "1/1h"), c.bucket(t, 1, "10/1h")
+	full.Scope, elsewhere.Scope = "full", "elsewhere"
+	shadow.Shadow = true
+	mustTake(t, b, free, full)
+	mustTake(t, b, shadow)
+	if d := mustTake(t, b, free, full, shadow, elsewhere); d[1].Allowed || d[2].Allowed {
+		t.Fatalf("decided %+v", d)
+	}
+	for i, want := range []int64{9, 0, 0, 10} {
+		look := []policy.Bucket{free, full, shadow, elsewhere}[i]
+		look.Cost = 0
+		if d := mustTake(t, b, look); d[0].Remaining != want {
+			t.Errorf("%d remain in bucket %d, not %d", d[0].Remaining, i, want)
+		}
+	}
+}

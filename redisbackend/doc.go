@@ -27,7 +27,7 @@
 //
 // # When Redis is down
 //
-//	         five failures in a row
+//	         five failures in a row, over 150 ms
 //	closed ─────────────────────────► open: every call fails at once, no I/O
 //	  ▲                                │
 //	  └──── a probe has succeeded ◄────┘ four probes a second, in the background

@@ -78,7 +78,7 @@ func TestOnlyWhatShapesAClientMakesAnother(t *testing.T) {
 		same bool
 	}{
 		"a prefix and a timeout": {redisbackend.Backend{URLs: []string{url}, KeyPrefix: "x", Timeout: brief * 2}, true},
-		"the defaults, written":  {redisbackend.Backend{URLs: []string{url}, MaxConnections: 32}, true},
+		"the defaults, written":  {redisbackend.Backend{URLs: []string{url}, MaxConnections: 8}, true},
 		"a password":             {redisbackend.Backend{URLs: []string{url}, Password: "x"}, false},
 		"a username":             {redisbackend.Backend{URLs: []string{"redis://u@localhost:1"}}, false},
 		"a database":             {redisbackend.Backend{URLs: []string{url}, DB: 1}, false},
@@ -173,4 +173,20 @@ func TestATakeAfterTheEndIsAnError(t *testing.T) {
 	mustTake(t, b, bucket(t, "ip", "10/1m"))
 	unload()
 	wantText(t, mustFail(t, b, bucket(t, "ip", "10/1m")), "closed")
+}
+
+func TestAConfigurationThatIsCleanedUpTwiceTakesNobodysClient(t *testing.T) {
+	t.Parallel()
+	s := testserver.NewRedis(t)
+	one := provision(t, &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient})
+	other := provision(t, &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient})
+	for range 2 {
+		if err := one.Cleanup(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := other.References(); n != 1 {
+		t.Errorf("%d configurations hold the client, not 1", n)
+	}
+	mustTake(t, other, bucket(t, "ip", "10/1m"))
 }

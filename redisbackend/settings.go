@@ -17,7 +17,7 @@ const (
 	defaultURL            = "redis://localhost:6379"
 	defaultTimeout        = 50 * time.Millisecond
 	defaultKeyPrefix      = "ratelimit"
-	defaultMaxConnections = 32
+	defaultMaxConnections = 8
 
 	maxTimeout     = 10 * time.Second
 	maxConnections = 10_000

@@ -40,7 +40,7 @@ func TestAWrongSettingFailsTheLoad(t *testing.T) {
 		{redisbackend.Backend{Timeout: -1}, "timeout -1ns is out of range; write a duration from 1ms to 10s, like 50ms"},
 		{redisbackend.Backend{Timeout: caddy.Duration(time.Minute)}, "timeout 1m0s is out of range"},
 		{redisbackend.Backend{DB: -1}, "db -1 is negative; write the number of a database, like 0"},
-		{redisbackend.Backend{MaxConnections: -1}, "max_connections -1 is out of range; write a number from 1 to 10000, like 32"},
+		{redisbackend.Backend{MaxConnections: -1}, "max_connections -1 is out of range; write a number from 1 to 10000, like 8"},
 		{redisbackend.Backend{URLs: []string{""}}, "url \"\" has no scheme"},
 		{redisbackend.Backend{URLs: []string{"{env.TOLLGATE_EMPTY}"}}, "url: evaluated placeholder {env.TOLLGATE_EMPTY} is empty; set it, or write the value itself"},
 		{redisbackend.Backend{Password: "{env.TOLLGATE_EMPTY}"}, "password: evaluated placeholder {env.TOLLGATE_EMPTY} is empty"},

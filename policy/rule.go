@@ -130,20 +130,26 @@ func NewRule(l Limit, a Algorithm) (*Rule, error) {
 	if l.Count == 0 { // denied without any state, so by any algorithm
 		return r, nil
 	}
-	switch a {
-	case TokenBucket:
-		return r, r.reduceTokenBucket()
-	case LeakyBucket:
-		return r, r.reduceLeakyBucket()
-	case SlidingWindow:
-		r.AtOnce = l.Count
-		return r, r.checkSlidingWindow()
-	case SlidingLog:
-		r.AtOnce = l.Count
-		return r, r.checkSlidingLog()
+	if err := r.complete(); err != nil {
+		return nil, err
 	}
-	r.AtOnce = l.Count
 	return r, nil
+}
+
+// complete computes what the rule's algorithm needs.
+func (r *Rule) complete() error {
+	r.AtOnce = r.Limit.Count
+	switch r.Algorithm {
+	case TokenBucket:
+		return r.reduceTokenBucket()
+	case LeakyBucket:
+		return r.reduceLeakyBucket()
+	case SlidingWindow:
+		return r.checkSlidingWindow()
+	case SlidingLog:
+		return r.checkSlidingLog()
+	}
+	return nil
 }
 
 // fits reports a word of the limit that the algorithm does not have.
@@ -170,8 +176,12 @@ func (r *Rule) reduceTokenBucket() error {
 	r.AtOnce = r.Limit.Capacity()
 	capacity, ok := exactProduct(r.AtOnce, r.Den)
 	if !ok {
-		return fmt.Errorf("limit %s cannot be counted exactly: its burst of %d times %d (the window in microseconds, reduced by the count) reaches 2^53; "+
-			"write a smaller burst, a shorter window, or a count that shares more factors with the window", r.Limit, r.AtOnce, r.Den)
+		large := "burst"
+		if r.Limit.Burst == 0 {
+			large = "count"
+		}
+		return fmt.Errorf("limit %s cannot be counted exactly: its %s of %d times %d (the window in microseconds, reduced by the count) reaches 2^53; "+
+			"write a smaller %s, a shorter window, or a count that shares more factors with the window", r.Limit, large, r.AtOnce, r.Den, large)
 	}
 	r.Capacity = capacity
 	return nil

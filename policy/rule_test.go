@@ -161,7 +161,9 @@ func TestEachAlgorithmIsRefusedWhereItsNumbersEnd(t *testing.T) {
 		want        string
 	}{
 		{
-			policy.SlidingWindow, policy.Limit{Count: count, Window: window}, policy.Limit{Count: count + 1, Window: window},
+			policy.SlidingWindow,
+			policy.Limit{Count: count, Window: window},
+			policy.Limit{Count: count + 1, Window: window},
 			"limit 441650592/20.394401s cannot be counted exactly by sliding_window: the count times the window in microseconds reaches 2^53; " +
 				"write a smaller count, a shorter window, or algorithm token_bucket",
 		},
@@ -171,22 +173,30 @@ func TestEachAlgorithmIsRefusedWhereItsNumbersEnd(t *testing.T) {
 				"write a smaller count, a shorter window, or algorithm token_bucket",
 		},
 		{
-			policy.SlidingLog, policy.Limit{Count: policy.MaxLogged, Window: policy.MaxWindow}, policy.Limit{Count: policy.MaxLogged + 1, Window: time.Second},
+			policy.SlidingLog,
+			policy.Limit{Count: policy.MaxLogged, Window: policy.MaxWindow},
+			policy.Limit{Count: policy.MaxLogged + 1, Window: time.Second},
 			"limit 1000001/1s is too large for sliding_log, which keeps an entry for each request: the most is 1000000; " +
 				"write a smaller count, or algorithm sliding_window",
 		},
 		{
-			policy.LeakyBucket, policy.Limit{Count: count, Window: window - us, MaxDelay: us}, policy.Limit{Count: count, Window: window - us, MaxDelay: 2 * us},
+			policy.LeakyBucket,
+			policy.Limit{Count: count, Window: window - us, MaxDelay: us},
+			policy.Limit{Count: count, Window: window - us, MaxDelay: 2 * us},
 			"limit 441650591/20.3944s with max_delay 2\u00b5s cannot be counted exactly: its longest queue times 20394400 (the window in microseconds, " +
 				"reduced by the count) reaches 2^53; write a shorter max_delay, a shorter window, or a smaller count",
 		},
 		{
-			policy.LeakyBucket, policy.Limit{Count: 1, Window: policy.MaxWindow, MaxDelay: policy.LongestDelay}, policy.Limit{Count: policy.MaxCount - 1, Window: policy.MaxWindow},
+			policy.LeakyBucket,
+			policy.Limit{Count: 1, Window: policy.MaxWindow, MaxDelay: policy.LongestDelay},
+			policy.Limit{Count: policy.MaxCount - 1, Window: policy.MaxWindow},
 			"limit 999999999999/366d with max_delay 0s cannot be counted exactly: its longest queue times 1171200000000 (the window in microseconds, " +
 				"reduced by the count) reaches 2^53; write a shorter max_delay, a shorter window, or a smaller count",
 		},
 		{
-			policy.FixedWindow, policy.Limit{Count: policy.MaxCount, Window: policy.MaxWindow}, policy.Limit{Count: policy.MaxCount + 1, Window: policy.MaxWindow},
+			policy.FixedWindow,
+			policy.Limit{Count: policy.MaxCount, Window: policy.MaxWindow},
+			policy.Limit{Count: policy.MaxCount + 1, Window: policy.MaxWindow},
 			"limit: count 1000000000001 is too large; the most is 1000000000000",
 		},
 	} {

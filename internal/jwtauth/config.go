@@ -121,8 +121,13 @@ func (c *Config) resolve() (*Config, error) {
 	r, repl := *c, caddy.NewReplacer()
 	r.Audience = append([]string(nil), c.Audience...)
 	texts := []textField{
-		{"secret", &r.Secret}, {"public_key", &r.PublicKey}, {"jwks", &r.JWKS}, {"issuer", &r.Issuer},
-		{"account_claim", &r.AccountClaim}, {"tier_claim", &r.TierClaim}, {"role_claim", &r.RoleClaim},
+		{"secret", &r.Secret},
+		{"public_key", &r.PublicKey},
+		{"jwks", &r.JWKS},
+		{"issuer", &r.Issuer},
+		{"account_claim", &r.AccountClaim},
+		{"tier_claim", &r.TierClaim},
+		{"role_claim", &r.RoleClaim},
 	}
 	for i := range r.Audience {
 		texts = append(texts, textField{"audience", &r.Audience[i]})

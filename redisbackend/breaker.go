@@ -87,14 +87,13 @@ func (b *breaker) allow() (done func(error), err error) {
 // report says how a call ended.
 func (b *breaker) report(done func(error), key string, err error) {
 	switch {
-	case err == nil:
-		if b.failing.Load() != 0 {
-			b.failing.Store(0)
-		}
-	case !isUncounted(err) && isOutage(err):
+	case isUncounted(err):
+	case isOutage(err):
 		now := time.Now()
 		b.last.Store(&failure{at: now, err: err, key: key})
 		b.failing.CompareAndSwap(0, now.UnixNano())
+	case b.failing.Load() != 0: // an answer, be it an objection
+		b.failing.Store(0)
 	}
 	done(err)
 }

@@ -49,9 +49,6 @@ func (f flight) send(ctx context.Context, timeout time.Duration) error {
 }
 
 func (c *client) enqueue(call *call) error {
-	if c.ctx.Err() != nil {
-		return errClosed
-	}
 	select {
 	case c.queue <- call:
 		return nil

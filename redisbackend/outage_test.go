@@ -265,11 +265,7 @@ func TestAServerThatRefusesToWorkIsDownUntilItWorksAgain(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 			trip(t, b, bk)
-			for begin := time.Now(); time.Since(begin) < 3*redisbackend.ProbeInterval; time.Sleep(5 * time.Millisecond) {
-				if up, _, _ := b.Health(); up {
-					t.Fatal("a probe took it for repaired")
-				}
-			}
+			stayDown(t, b)
 			if err := r.Do(t.Context(), tt.repairs...).Err(); err != nil {
 				t.Fatal(err)
 			}

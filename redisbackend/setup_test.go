@@ -161,6 +161,16 @@ func trip(tb testing.TB, b *redisbackend.Backend, buckets ...policy.Bucket) {
 	})
 }
 
+// stayDown checks that a few probes do not take Redis for repaired.
+func stayDown(tb testing.TB, b *redisbackend.Backend) {
+	tb.Helper()
+	for begin := time.Now(); time.Since(begin) < 3*redisbackend.ProbeInterval; time.Sleep(5 * time.Millisecond) {
+		if up, _, _ := b.Health(); up {
+			tb.Fatal("a probe took it for repaired")
+		}
+	}
+}
+
 // calls is how often the server has run a command.
 func calls(tb testing.TB, c *redis.Client, command string) int {
 	tb.Helper()

@@ -40,6 +40,7 @@ func TestAServerThatIsTooOldIsSaidAndNotUsedUntilItIsReplaced(t *testing.T) {
 	if n := logs.FilterLevelExact(zapcore.ErrorLevel).Len(); n != 1 {
 		t.Errorf("%d errors were logged", n)
 	}
+	stayDown(t, b)
 	p.Replace("", "")
 	eventually(t, "the replaced server is used", b.Settled)
 	mustTake(t, b, bucket(t, "ip", "10/1m"))

@@ -87,6 +87,8 @@ func (b *backend) Health() (up bool, since time.Time, lastErr error) {
 	return !b.down, time.Time{}, errors.New("no route to 10.1.2.3")
 }
 
+var provisioning sync.Mutex
+
 // loadProvider loads a provider whose storage is a folder.
 func loadProvider(t *testing.T, name, config, folder string) admin.Reader {
 	t.Helper()
@@ -94,7 +96,9 @@ func loadProvider(t *testing.T, name, config, folder string) admin.Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
+	provisioning.Lock() // Caddy provisions one configuration at a time
 	ctx, err := caddy.ProvisionContext(&caddy.Config{StorageRaw: storage})
+	provisioning.Unlock()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ const (
 	TripAfter     = tripAfter
 	ProbeInterval = probeInterval
 	MaxWaiting    = maxWaiting
+	MaxBatch      = maxBatch
 
 	TopologyInterval = topologyInterval
 )

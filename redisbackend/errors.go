@@ -78,7 +78,7 @@ func explain(err error) error {
 	case redis.HasErrorPrefix(err, "This instance has cluster support disabled"):
 		return fmt.Errorf("%w (several urls mean a Cluster; write one, or a sentinel)", err)
 	case redis.HasErrorPrefix(err, "NOPERM"):
-		return fmt.Errorf("%w (the user needs +evalsha +eval +time +get +set +del on the keys <key_prefix>:*)", err)
+		return fmt.Errorf("%w (the user needs +evalsha +eval +time +type +get +set +del +llen +lindex +lrange +rpush +lset +ltrim +lrem +pexpire on the keys <key_prefix>:*)", err)
 	default:
 		return err
 	}

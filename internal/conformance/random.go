@@ -16,8 +16,10 @@ var randomCases = []namedTest{
 	{"no window admits more than the algorithm promises", noWindowOverflows},
 	{"no window admits more over long traffic either, and all that is promised can be had", longTraffic},
 	{"the waits are the first moment that passes", waitsAreExact},
-	{"every number is the model's", likeTheModel},
 }
+
+// modelCase demands the model's numbers of histories in which anything changes.
+var modelCase = namedTest{"random: every number is the model's", likeTheModel}
 
 // check runs a property on one backend; each run has a client of its own, so
 // that it finds no state.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-tollgate/ratelimit/internal/testserver"
 )
@@ -111,5 +112,21 @@ func TestTwoPrefixesOnOneRedisDoNotMeet(t *testing.T) {
 	slices.Sort(keys)
 	if want := []string{"production:{127.0.0.1}:login", "staging:{127.0.0.1}:login"}; !slices.Equal(keys, want) {
 		t.Errorf("keys: got %q, want %q", keys, want)
+	}
+}
+
+// A flood of requests that are known to be refused costs Redis a call now and
+// then, not one each.
+func TestARefusalThatIsKnownIsNoCommand(t *testing.T) {
+	t.Parallel()
+	server := testserver.NewRedis(t)
+	looker := inspect(t, server)
+	c := startCaddy(t, trusting+":{$PORT} {\n rate_limit 2/1d login\n respond welcome\n }\n", redisBackend(server))
+	c.sequence(3, "/").want(t, tally{200: 2, 429: 1})
+	before, start := commandCalls(t, looker), time.Now()
+	c.sequence(100, "/").want(t, tally{429: 100})
+	most := 1 + int(time.Since(start)/time.Second)
+	if calls := commandCalls(t, looker)["evalsha"] - before["evalsha"]; calls > most {
+		t.Errorf("100 refusals were %d calls, want at most %d", calls, most)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/caddyserver/certmagic"
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-tollgate/ratelimit/admin"
 	"github.com/caddy-tollgate/ratelimit/internal/jwtauth"
 	"github.com/caddy-tollgate/ratelimit/policy/postgres"
 )
@@ -179,6 +181,8 @@ func mintToken(ctx context.Context, flags *configFlags, grant jwtauth.Grant) (st
 	switch {
 	case len(grant.Roles) == 0:
 		return "", errors.New("a token needs a role; write --role ADMIN or --role VIEWER")
+	case slices.ContainsFunc(grant.Roles, func(role string) bool { return !admin.KnownRole(role) }):
+		return "", fmt.Errorf("role %s gives access to nothing; write --role ADMIN or --role VIEWER", strings.Join(grant.Roles, ", "))
 	case grant.TTL < time.Second || grant.TTL > maxTTL:
 		return "", fmt.Errorf("ttl %s is out of range; write a duration from 1s to %s, like --ttl 15m", grant.TTL, maxTTL)
 	case grant.Subject == "":

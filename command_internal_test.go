@@ -108,6 +108,7 @@ func TestTheTokenCommandSaysWhyItMakesNone(t *testing.T) {
 		want         string
 	}{
 		{"no role", secret, nil, "write --role ADMIN"},
+		{"a role of nobody", secret, []string{"--role", "admin"}, "role admin gives access to nothing; write --role ADMIN"},
 		{"no time", secret, []string{"--role", "ADMIN", "--ttl", "0s"}, "ttl 0s is out of range"},
 		{"too long", secret, []string{"--role", "ADMIN", "--ttl", "10000h"}, "is out of range"},
 		{"nobody", secret, []string{"--role", "ADMIN", "--subject", ""}, "subject is empty"},

@@ -39,6 +39,11 @@ var (
 	viewerRoles = []string{"VIEWER", "ROLE_VIEWER"}
 )
 
+// KnownRole reports whether a role gives access to anything.
+func KnownRole(role string) bool {
+	return slices.Contains(adminRoles, role) || slices.Contains(viewerRoles, role)
+}
+
 // allows reports whether one of the roles gives the access.
 func (a access) allows(roles []string) bool {
 	has := func(wanted []string) bool {

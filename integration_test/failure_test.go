@@ -79,7 +79,7 @@ func TestEachLimitDoesWhatItsOnErrorSaysWhileRedisIsAway(t *testing.T) {
 			t.Parallel()
 			server := testserver.NewRedis(t)
 			c := startCaddy(t, modes, impatient(server))
-			c.get("/local").wantStatus(t, 200)
+			c.get("/local", from("203.0.113.1")).wantStatus(t, 200)
 			breakIt(t, server)
 
 			c.sequence(10, "/open").want(t, tally{200: 10})

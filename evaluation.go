@@ -86,10 +86,14 @@ func remoteHost(r *http.Request) string {
 // addressIdentity names the client by its address. Clients that have none share
 // the bucket of whatever stands in its place.
 func (e *evaluation) addressIdentity(ipv4Prefix, ipv6Prefix int) string {
-	if !e.address.IsValid() {
-		return policy.HashIdentity(remoteHost(e.r))
+	return addressIdentity(e.r, e.address, ipv4Prefix, ipv6Prefix)
+}
+
+func addressIdentity(r *http.Request, address netip.Addr, ipv4Prefix, ipv6Prefix int) string {
+	if !address.IsValid() {
+		return policy.HashIdentity(remoteHost(r))
 	}
-	return policy.AddressIdentity(e.address, ipv4Prefix, ipv6Prefix)
+	return policy.AddressIdentity(address, ipv4Prefix, ipv6Prefix)
 }
 
 // decide finds out whether the request may pass; nil says that it may.

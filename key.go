@@ -80,8 +80,8 @@ func (k *keyTemplate) identity(e *evaluation) (string, keyResult) {
 		return policy.SharedIdentity, keyFound
 	case k.only == clientIPVar:
 		return e.addressIdentity(k.ipv4, k.ipv6), keyFound
-	case k.only == identityVar && e.report.client.Identity != "":
-		return e.report.client.Identity, keyFound
+	case k.only == identityVar:
+		return e.report.identity(), keyFound
 	}
 	parts, filled := k.values(e.repl)
 	switch {

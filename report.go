@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 // report is what all rate_limit handlers of a request tell about it, in headers
 // and placeholders.
 type report struct {
+	r       *http.Request
 	client  policy.Client
 	outcome string
 	entries []entry
@@ -50,7 +52,7 @@ func reportOf(r *http.Request, repl *caddy.Replacer) *report {
 	if rep, ok := caddyhttp.GetVar(r.Context(), reportVar).(*report); ok {
 		return rep
 	}
-	rep := new(report)
+	rep := &report{r: r}
 	caddyhttp.SetVar(r.Context(), reportVar, rep)
 	repl.Map(rep.placeholder)
 	return rep
@@ -128,6 +130,14 @@ func (rep *report) current() (entry, bool) {
 	return e, e.counts()
 }
 
+// identity names the client: by its address as long as no handler has identified it.
+func (rep *report) identity() string {
+	if rep.client.Identity != "" {
+		return rep.client.Identity
+	}
+	return addressIdentity(rep.r, clientAddress(rep.r), policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+}
+
 // placeholder answers {http.rate_limit.*}.
 func (rep *report) placeholder(variable string) (any, bool) {
 	name, ok := strings.CutPrefix(variable, "http.rate_limit.")
@@ -138,9 +148,9 @@ func (rep *report) placeholder(variable string) (any, bool) {
 	case "decision":
 		return rep.outcome, true
 	case "identity":
-		return rep.client.Identity, true
+		return rep.identity(), true
 	case "tier":
-		return rep.client.Tier, true
+		return cmp.Or(rep.client.Tier, policy.Anonymous), true
 	case "retry_after":
 		if rep.retryAfter == 0 {
 			return "", true

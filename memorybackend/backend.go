@@ -3,6 +3,7 @@ package memorybackend
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -50,10 +51,41 @@ func (b *Backend) Provision(caddy.Context) error {
 	return checkMaxKeys(b.MaxKeys)
 }
 
-// Start makes the settings effective, once the configuration runs.
+// running holds the backends of the configurations that have started and not
+// ended: during a reload two.
+var running struct {
+	mu       sync.Mutex
+	backends []*Backend
+}
+
+// Start makes the settings effective. While another configuration runs too the
+// larger bound holds: the new one may yet fail, and what a smaller bound forgets
+// does not come back.
 func (b *Backend) Start() error {
-	b.store.SetMaxKeys(b.MaxKeys)
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	running.backends = append(running.backends, b)
+	b.boundLocked()
 	return nil
+}
+
+// Cleanup ends what Start began. It is harmless without.
+func (b *Backend) Cleanup() error {
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	running.backends = slices.DeleteFunc(running.backends, func(o *Backend) bool { return o == b })
+	b.boundLocked()
+	return nil
+}
+
+func (b *Backend) boundLocked() {
+	most := 0
+	for _, o := range running.backends {
+		most = max(most, o.MaxKeys)
+	}
+	if most > 0 {
+		Process().SetMaxKeys(most)
+	}
 }
 
 // Take decides one request: see Store.Take. It waits for nothing but locks held
@@ -78,6 +110,7 @@ func checkMaxKeys(n int) error {
 
 // Interface guards.
 var (
-	_ caddy.Module      = (*Backend)(nil)
-	_ caddy.Provisioner = (*Backend)(nil)
+	_ caddy.Module       = (*Backend)(nil)
+	_ caddy.Provisioner  = (*Backend)(nil)
+	_ caddy.CleanerUpper = (*Backend)(nil)
 )

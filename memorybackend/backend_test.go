@@ -123,6 +123,25 @@ func TestANewBoundTakesEffectOnceTheConfigurationRuns(t *testing.T) {
 	}
 }
 
+// A configuration may fail to start after this part of it has, as when a port is
+// taken.
+func TestASmallerBoundWaitsUntilTheOtherConfigurationHasEnded(t *testing.T) {
+	old := run(t, `{"max_keys": 500}`)
+	failing := run(t, `{"max_keys": 7}`)
+	if n := old.maxKeys(); n != 500 {
+		t.Errorf("while both run: max_keys %d, want 500", n)
+	}
+	failing.cancel()
+	if n := old.maxKeys(); n != 500 {
+		t.Errorf("after the new one has failed: max_keys %d, want 500", n)
+	}
+	next := run(t, `{"max_keys": 7}`)
+	old.cancel()
+	if n := next.maxKeys(); n != 7 {
+		t.Errorf("after the old one has ended: max_keys %d, want 7", n)
+	}
+}
+
 func TestTheBoundIsAMillionUnlessSaid(t *testing.T) {
 	for _, json := range []string{`{}`, `{"max_keys": 0}`} {
 		c := run(t, json)

@@ -25,7 +25,8 @@ func TestAnAllowedRequestIsOneCommandWhateverTheNumberOfZones(t *testing.T) {
 				fmt.Fprintf(&text, "zone z%d {\n limit %d/1d\n }\n", i, 1000+i)
 			}
 			c := startCaddy(t, trusting+":{$PORT} {\n rate_limit {\n"+text.String()+"\n}\n respond welcome\n }\n", redisBackend(server))
-			c.get("/").wantStatus(t, 200) // connects, and brings the script
+			c.get("/").wantStatus(t, 200) // connects
+			eventually(t, "both scripts are loaded", func() bool { return commandCalls(t, looker)["script|load"] >= 2 })
 			before := commandCalls(t, looker)
 			c.sequence(20, "/").want(t, tally{200: 20})
 			after := commandCalls(t, looker)

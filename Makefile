@@ -32,12 +32,31 @@ xcaddy: ## Build bin/caddy-xcaddy, as a user of xcaddy would
 		--with github.com/caddy-tollgate/ratelimit@v0.0.0=. --output bin/caddy-xcaddy </dev/null
 
 .PHONY: deps
-deps: ## Install what the tests need: a C compiler (for -race), Redis, PostgreSQL
-	@tools/deps.sh compiler redis postgres
+deps: ## Install what the tests need: a C compiler (for -race), Redis, PostgreSQL, Prometheus, curl
+	@tools/deps.sh compiler redis postgres prometheus curl
 
 .PHONY: test
 test: deps build ## Run every test, with the race detector
 	TOLLGATE_TEST_CADDY=bin/caddy $(GO) test -race -timeout 30m ./... </dev/null
+
+# Bound of `make fuzz`: how long each target is run.
+FUZZTIME ?= 1m
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME; an input that fails is kept in testdata/fuzz
+	@grep -roE --include='*_test.go' '^func Fuzz[A-Za-z0-9]+' . | sort | sed -E 's|/[^/]*:func | |' | \
+	while read -r package target; do \
+		echo "== $$package $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null; \
+	done
+
+# Bound of `make soak`.
+RELOADS ?= 1000
+
+.PHONY: soak
+soak: build ## Reload RELOADS times under load, in memory, Redis and Postgres; prints what is held before and after
+	TOLLGATE_TEST_CADDY=bin/caddy TOLLGATE_RELOADS=$(RELOADS) $(GO) test -count 1 -parallel 1 -timeout 60m -v \
+		-run 'TestReloadsUnderLoad' ./integration_test </dev/null
 
 .PHONY: lint
 lint: ## Check with go vet, staticcheck, gofumpt, and who imports whom
@@ -65,6 +84,19 @@ bench: build ## Measure decisions in memory, then requests/s against plain Caddy
 	@tools/deps.sh redis wrk
 	$(GO) test -run '^$$' -bench . -benchmem ./memorybackend/... </dev/null
 	$(GO) run ./cmd/bench -caddy bin/caddy -rounds $(ROUNDS) -duration $(DURATION) </dev/null
+
+# Which profiles `make load` runs: a pattern of their names; all without.
+PROFILES ?=
+
+.PHONY: load
+load: build ## Send load whose outcome is known; compare clients and metrics (minutes)
+	@tools/deps.sh redis postgres
+	$(GO) run ./cmd/loadtest -caddy bin/caddy -run "$(PROFILES)" </dev/null
+
+.PHONY: faults
+faults: build ## Break Redis in every known way; print the table of docs/failure-modes.md (a minute)
+	@tools/deps.sh redis
+	$(GO) run ./cmd/faults -caddy bin/caddy </dev/null
 
 .PHONY: clean
 clean: ## Remove what the tasks built

@@ -69,6 +69,7 @@ func (h *AdminHandler) Provision(ctx caddy.Context) error {
 		Peeker:        peeker(app.backend),
 		Resetter:      app.resetter(),
 		Backend:       health,
+		Ranker:        processActivity(),
 		Authenticator: authenticator{verifier},
 		Logger:        ctx.Logger(),
 	})

@@ -2,13 +2,18 @@ package ratelimit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 	"github.com/caddy-tollgate/ratelimit/memorybackend"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
@@ -66,6 +71,11 @@ type App struct {
 
 	inProcess bool // the backend is the fallback's store, and never fails
 	denials   *denials
+	policies  *policyCache
+	outages   *outages
+
+	handlers []*Handler // of this configuration
+	unexpect func()     // ends what metrics expect of it; nil before Start
 
 	// where zones were defined; handlers are provisioned one after the other
 	zones  map[string]definition
@@ -90,6 +100,9 @@ func (App) CaddyModule() caddy.ModuleInfo {
 // changed by it: a configuration that fails to load leaves no trace.
 func (a *App) Provision(ctx caddy.Context) error {
 	a.failures = sampled(ctx.Logger(), failuresLogged, failuresPer)
+	if err := metrics.Register(ctx.GetMetricsRegistry()); err != nil {
+		return fmt.Errorf("registering metrics: %w", err)
+	}
 	if a.BackendRaw == nil {
 		a.BackendRaw = json.RawMessage(`{"backend":"memory"}`)
 	}
@@ -98,6 +111,10 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return fmt.Errorf("backend: %w", err)
 	}
 	a.backend = backend.(Backend)
+	if a.outages, err = newOutages(ctx); err != nil {
+		return err
+	}
+	a.outages.watch(a.backend)
 
 	if a.ProviderRaw != nil {
 		if err := a.loadProvider(ctx); err != nil {
@@ -108,6 +125,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.fallback = memorybackend.Process()
 	_, a.inProcess = backend.(*memorybackend.Backend)
 	a.denials = newDenials()
+	a.policies = new(policyCache)
 	return a.defineZones()
 }
 
@@ -174,7 +192,7 @@ func (a *App) resolve(z *Zone, place string) (*Zone, error) {
 		return nil, err
 	}
 	if ok && !bytes.Equal(known.json, z.definition()) {
-		return nil, errZonesDiffer(z.Name, known.place, place)
+		return nil, errZonesDiffer(z.Name, known, definition{place: place, json: z.definition()})
 	}
 	if !ok {
 		a.zones[z.Name] = definition{place: place, json: z.definition()}
@@ -199,11 +217,19 @@ func (a *App) Start() error {
 			}
 		}
 	}
+	a.unexpect = metrics.Expect(a.listExpected)
 	return nil
 }
 
-// Stop does nothing: guests are cleaned up by Caddy.
-func (a *App) Stop() error { return nil }
+// Stop ends the events of outages and what metrics expect; guests are cleaned up by
+// Caddy.
+func (a *App) Stop() error {
+	a.outages.stop()
+	if a.unexpect != nil {
+		a.unexpect()
+	}
+	return nil
+}
 
 func errDuplicateZone(name string) error {
 	return fmt.Errorf("zone %s stands here twice; write it once, or give one of them another name", name)
@@ -213,9 +239,28 @@ func errUndefinedZone(name string) error {
 	return fmt.Errorf("zone %s has no limit here, and the global option rate_limit defines no zone of that name; write zone %s { limit 100/1m } here or there", name, name)
 }
 
-func errZonesDiffer(name, first, second string) error {
-	return fmt.Errorf("zone %s is defined differently in two places (%s; %s), but a name is one counter; "+
-		"define both alike, give one of them another name, or define it once in the global option rate_limit and write only zone %s here", name, first, second, name)
+func errZonesDiffer(name string, first, second definition) error {
+	return fmt.Errorf("zone %s is defined differently in two places (%s; %s): they have %s. A name is one counter; "+
+		"define both alike, give one of them another name, or define it once in the global option rate_limit and write only zone %s here",
+		name, first.place, second.place, first.differences(second), name)
+}
+
+// differences lists what two definitions of a zone have that is not alike, so that both can be
+// found where no place has a line, as in JSON.
+func (d definition) differences(other definition) string {
+	var mine, theirs map[string]json.RawMessage
+	if json.Unmarshal(d.json, &mine) != nil || json.Unmarshal(other.json, &theirs) != nil {
+		return "different settings" // raw JSON that is malformed, of which the matchers' loader says more
+	}
+	names := maps.Clone(mine)
+	maps.Copy(names, theirs)
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if a, b := mine[name], theirs[name]; !bytes.Equal(a, b) {
+			all = append(all, fmt.Sprintf("%s %s and %s", name, cmp.Or(string(a), "none"), cmp.Or(string(b), "none")))
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // Interface guards

@@ -316,8 +316,11 @@ func (p *handlerParser) checkGlobal(z *Zone) error {
 	if err := z.Validate(); err != nil {
 		return err
 	}
-	if i >= 0 && string(p.global.Zones[i].definition()) != string(z.definition()) {
-		return errZonesDiffer(z.Name, globalPlace, "this one")
+	if i < 0 {
+		return nil
+	}
+	if shared := p.global.Zones[i].definition(); string(shared) != string(z.definition()) {
+		return errZonesDiffer(z.Name, definition{place: globalPlace, json: shared}, definition{place: "this one", json: z.definition()})
 	}
 	return nil
 }
@@ -328,14 +331,14 @@ func (p *handlerParser) checkElsewhere(z *Zone, at caddyfile.Token) error {
 		zones = make(map[string]definition)
 		p.helper.State[zonesState] = zones
 	}
-	place := fmt.Sprintf("%s:%d", at.File, at.Line)
+	here := definition{place: fmt.Sprintf("%s:%d", at.File, at.Line), json: z.definition()}
 	known, ok := zones[z.Name]
 	if !ok {
-		zones[z.Name] = definition{place: place, json: z.definition()}
+		zones[z.Name] = here
 		return nil
 	}
-	if string(known.json) != string(z.definition()) {
-		return errZonesDiffer(z.Name, known.place, place)
+	if string(known.json) != string(here.json) {
+		return errZonesDiffer(z.Name, known, here)
 	}
 	return nil
 }

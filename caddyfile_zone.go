@@ -178,13 +178,14 @@ func (p *zoneParser) maxDelay() error {
 }
 
 func (p *zoneParser) cost() (err error) {
-	if p.z.Cost, err = p.value("a whole number, or a placeholder that becomes one"); err != nil {
+	text, err := p.value("a whole number, or a placeholder that becomes one")
+	if err != nil {
 		return err
 	}
-	if p.z.Cost == "" {
+	if p.z.Cost = Cost(text); text == "" {
 		return p.Err("cost is empty; write a whole number from 0, or a placeholder that becomes one")
 	}
-	_, err = newCostTemplate(p.z.Cost)
+	_, err = newCostTemplate(text)
 	return p.wrap(err)
 }
 

@@ -303,11 +303,7 @@ func migrate(ctx context.Context, out io.Writer, flags *configFlags, dsn string)
 			return err
 		}
 	}
-	resolved, err := caddy.NewReplacer().ReplaceOrErr(dsn, true, true)
-	if err != nil {
-		return fmt.Errorf("the Postgres URL: %w; set it, or write the URL itself", err)
-	}
-	applied, err := postgres.Migrate(ctx, resolved)
+	applied, err := postgres.Migrate(ctx, dsn)
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,9 @@ func checkCommand() *cobra.Command {
 		Short: "Checks a configuration and reports doubtful settings",
 		Long: `
 Loads a configuration without running it, and lists its backend, provider, zones
-and policies. Settings that are allowed and often a mistake are listed as doubtful,
-each with the reason.`,
+and the policies that stand in it. Those that a provider stores are listed by the
+admin API, GET /policies: here nothing is asked of it. Settings that are allowed and
+often a mistake are listed as doubtful, each with the reason.`,
 		Args: cobra.NoArgs,
 	}
 	config.register(cmd)
@@ -248,6 +249,7 @@ func (c *checker) definition(z *Zone) *Zone {
 var (
 	clientChosen = regexp.MustCompile(`\{(http\.request\.(header|cookie|uri|orig_uri|body)|header|cookie|query|uri|path)[.}]`)
 	ofAddress    = regexp.MustCompile(`\{(client_ip|remote_host|http\.vars\.client_ip|http\.request\.remote\.host)\}`)
+	ofOneRequest = regexp.MustCompile(`\{(uuid|remote|remote_port|http\.request\.(uuid|duration|duration_ms|remote|remote\.port)|time\.now[^{}]*)\}`)
 	ofConnection = regexp.MustCompile(`\{(remote_host|http\.request\.remote\.host)\}`)
 )
 
@@ -272,22 +274,34 @@ func (c *checker) checkZone(z *Zone, h *Handler, byAddress bool) {
 	if !strings.Contains(key, "{") {
 		c.doubt("%s: its key %q has no placeholder, so that all clients share one limit", what, key)
 	}
+	if ofOneRequest.MatchString(key) {
+		c.doubt("%s: its key %s is another one for each request or connection, so that nobody is limited; write what stays the same for a client, like {client_ip}", what, key)
+	}
+	c.checkForeign(what, key+string(z.Cost))
 	if ofConnection.MatchString(key) {
 		c.doubt("%s: its key %s is the address of the proxy, if there is one in front; {client_ip} is the client's", what, key)
 	}
-	if clientChosen.MatchString(z.Cost) {
+	if clientChosen.MatchString(string(z.Cost)) {
 		c.doubt("%s: its cost %s is chosen by the client, who can make requests free", what, z.Cost)
+	}
+}
+
+func (c *checker) checkForeign(what, text string) {
+	for _, name := range foreignPlaceholders(text) {
+		c.doubt("%s: %s is not Caddy's own; while nothing before rate_limit sets it, it is empty", what, name)
 	}
 }
 
 func (c *checker) checkIdentify(n int, h *Handler, byAddress bool) {
 	what := fmt.Sprintf("rate_limit handler %d", n)
 	for _, s := range h.Identify.Sources {
+		c.checkForeign(what, s.Placeholder)
 		if s.JWT == nil {
 			continue
 		}
 		if plainRemote(s.JWT.JWKS) {
-			c.doubt("%s: jwks %s is read without TLS, so that whoever is on the way can make tokens; write https", what, s.JWT.JWKS)
+			u, _ := url.Parse(s.JWT.JWKS) // it parses, or it would not be remote
+			c.doubt("%s: jwks %s is read without TLS, so that whoever is on the way can make tokens; write https", what, u.Redacted())
 		}
 		if !byAddress && !h.Tiers {
 			c.doubt("%s: it verifies tokens and has no zone by address, so that bad tokens cost their sender nothing", what)

@@ -157,7 +157,7 @@ func (e *evaluation) recall(now int64) *refusal {
 		e.report.entries = append(e.report.entries, entry{limit: e.limits[i], Decision: d, unasked: !known})
 	}
 	if refused {
-		return e.report.refuse(first)
+		return e.refuseFrom(first)
 	}
 	e.report.entries = e.report.entries[:first]
 	return nil

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -25,14 +26,19 @@ type evaluation struct {
 
 	report  *report
 	finding finding // who the client is
-	address netip.Addr
+	address clientAddress
 
 	buckets   []policy.Bucket
-	limits    []limit
+	limits    []*limit
 	keys      []string // the zones' key texts, for logs; empty for policies
 	decisions []policy.Decision
 
-	policies []*policy.Applied // scratch space
+	// scratch space
+	policies []*policy.Applied
+	refusal  refusal
+	body     []byte
+
+	observation
 }
 
 var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
@@ -40,9 +46,11 @@ var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
 func newEvaluation(h *Handler, r *http.Request) *evaluation {
 	e := evaluations.Get().(*evaluation)
 	e.h, e.r = h, r
-	e.repl = r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	e.report = reportOf(r, e.repl)
-	e.address = clientAddress(r)
+	ctx := r.Context()
+	e.repl = ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	vars := varsOf(ctx)
+	e.report = reportOf(r, e.repl, vars)
+	e.address = addressOf(r, vars)
 	return e
 }
 
@@ -59,19 +67,44 @@ func (e *evaluation) release() {
 		keys:      e.keys[:0],
 		decisions: e.decisions[:0],
 		policies:  e.policies[:0],
+		body:      e.body[:0],
 	}
 	evaluations.Put(e)
 }
 
-// clientAddress is the address of the client as Caddy's trusted proxies have it;
-// not valid for a client without one, as on a Unix socket.
-func clientAddress(r *http.Request) netip.Addr {
-	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+// clientAddress is the address of a client as Caddy's trusted proxies have it.
+type clientAddress struct {
+	netip.Addr        // not valid for a client without one, as on a Unix socket
+	text       string // as it was written; without an address, what stands in its place
+}
+
+// varsOf is the variables of a request, looked up once for all of them; nil if it has
+// none.
+func varsOf(ctx context.Context) map[string]any {
+	vars, _ := ctx.Value(caddyhttp.VarsCtxKey).(map[string]any)
+	return vars
+}
+
+func addressOf(r *http.Request, vars map[string]any) clientAddress {
+	text, _ := vars[caddyhttp.ClientIPVarKey].(string)
 	addr, err := netip.ParseAddr(text)
 	if err != nil { // Caddy found none; the connection may have one
-		addr, _ = netip.ParseAddr(remoteHost(r))
+		text = remoteHost(r)
+		addr, _ = netip.ParseAddr(text)
 	}
-	return addr
+	return clientAddress{addr, text}
+}
+
+// identity names the client by its address, cut to the prefix lengths. Clients that
+// have none share the bucket of whatever stands in its place.
+func (a clientAddress) identity(ipv4Prefix, ipv6Prefix int) string {
+	switch {
+	case !a.IsValid():
+		return policy.HashIdentity(a.text)
+	case a.Is4() && ipv4Prefix == a.BitLen():
+		return a.text // IPv4 is written in one way only
+	}
+	return policy.AddressIdentity(a.Addr, ipv4Prefix, ipv6Prefix)
 }
 
 // remoteHost is the other end of the connection, without its port.
@@ -81,19 +114,6 @@ func remoteHost(r *http.Request) string {
 		return r.RemoteAddr
 	}
 	return host
-}
-
-// addressIdentity names the client by its address. Clients that have none share
-// the bucket of whatever stands in its place.
-func (e *evaluation) addressIdentity(ipv4Prefix, ipv6Prefix int) string {
-	return addressIdentity(e.r, e.address, ipv4Prefix, ipv6Prefix)
-}
-
-func addressIdentity(r *http.Request, address netip.Addr, ipv4Prefix, ipv6Prefix int) string {
-	if !address.IsValid() {
-		return policy.HashIdentity(remoteHost(r))
-	}
-	return policy.AddressIdentity(address, ipv4Prefix, ipv6Prefix)
 }
 
 // decide finds out whether the request may pass; nil says that it may.
@@ -117,7 +137,7 @@ func (e *evaluation) identify(ctx context.Context) {
 	e.finding = e.h.identifier.identify(ctx, e.r, e.repl)
 	c := e.finding.client
 	if c.Identity == "" {
-		c.Identity = e.addressIdentity(policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+		c.Identity = e.address.identity(policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
 	}
 	e.report.client = c
 }
@@ -207,17 +227,15 @@ func (e *evaluation) addZone(z *Zone) *refusal {
 
 func (e *evaluation) addPolicies() {
 	path := policy.CleanPath(e.r.URL.Path)
-	e.policies = e.h.app.provider.Snapshot().AppendMatches(e.policies[:0], e.report.client, e.r.Method, path)
+	snapshot := e.h.app.provider.Snapshot()
+	e.policies = snapshot.AppendMatches(e.policies[:0], e.report.client, e.r.Method, path)
+	limits := e.h.app.policies.of(snapshot)
 	for _, p := range e.policies {
-		l := limit{name: p.Name, scope: p.Scope, rule: p.Rule, shadow: p.Mode == policy.Shadow, onError: p.OnError}
-		if l.onError == "" {
-			l.onError = e.h.OnError
-		}
-		e.add(l, e.report.client.Identity, p.Cost, "")
+		e.add(limits.limit(p), e.report.client.Identity, p.Cost, "")
 	}
 }
 
-func (e *evaluation) add(l limit, identity string, cost int64, key string) {
+func (e *evaluation) add(l *limit, identity string, cost int64, key string) {
 	e.limits = append(e.limits, l)
 	e.keys = append(e.keys, key)
 	e.buckets = append(e.buckets, policy.Bucket{
@@ -243,7 +261,7 @@ func (e *evaluation) take(ctx context.Context) *refusal {
 	if refusal := e.recall(sent); refusal != nil {
 		return refusal
 	}
-	if err := e.h.app.backend.Take(ctx, e.buckets, e.decisions); err != nil {
+	if err := e.ask(ctx); err != nil {
 		if refusal := e.fallBack(err); refusal != nil {
 			return refusal
 		}
@@ -259,7 +277,13 @@ func (e *evaluation) take(ctx context.Context) *refusal {
 		e.report.settle(first)
 		return nil
 	}
-	return e.report.refuse(first)
+	return e.refuseFrom(first)
+}
+
+// refuseFrom refuses the request for a limit that was reported from first on.
+func (e *evaluation) refuseFrom(first int) *refusal {
+	e.refusal = e.report.refuse(first)
+	return &e.refusal
 }
 
 // delay is how long the request must wait for its turn: the longest that one of
@@ -286,7 +310,7 @@ func (e *evaluation) settleDenials() *refusal {
 		first := len(e.report.entries)
 		e.report.add(l, policy.Decision{RetryAfter: window, ResetAfter: window})
 		if !l.shadow {
-			return e.report.refuse(first)
+			return e.refuseFrom(first)
 		}
 	}
 	e.truncate(kept)
@@ -303,12 +327,14 @@ func (e *evaluation) truncate(n int) {
 // process.
 func (e *evaluation) fallBack(cause error) *refusal {
 	e.h.app.tellFailure(cause)
+	e.noteFallback()
 	kept := 0
 	for i, l := range e.limits {
-		if l.onError == policy.Closed && !l.shadow {
+		onError := cmp.Or(l.onError, e.h.OnError)
+		if onError == policy.Closed && !l.shadow {
 			return refuseUnavailable(l.name)
 		}
-		if l.onError == policy.Local {
+		if onError == policy.Local {
 			e.buckets[kept], e.limits[kept], e.keys[kept] = e.buckets[i], l, e.keys[i]
 			kept++
 		}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 )
 
 // headerFamilies says which response headers a handler sends.
@@ -41,80 +40,77 @@ func parseFamilies(words []string) (headerFamilies, error) {
 // writeHeaders describes the limits that apply to the request: X-RateLimit-* the
 // one nearest its end, RateLimit-Policy and RateLimit
 // (draft-ietf-httpapi-ratelimit-headers-11) all of them, of which RateLimit leaves
-// out those that were not asked since another one was known to refuse. Limits in the shadow are
-// none of the client's business.
+// out those that were not asked since another one was known to refuse. Limits in
+// the shadow are none of the client's business.
 func (rep *report) writeHeaders(h http.Header, f headerFamilies) {
 	e, ok := rep.current()
-	if !ok {
+	if !ok || !f.x && !f.draft {
 		return
 	}
+	// what differs from one request to the next, in one piece of memory
+	b := strconv.AppendInt(make([]byte, 0, 256), e.Remaining, 10)
+	remaining := len(b)
+	b = strconv.AppendInt(b, rep.resetAt(e), 10)
+	reset := len(b)
+	if f.draft {
+		b = rep.appendStates(b)
+	}
+	text := string(b)
 	if f.x {
-		h["X-Ratelimit-Limit"] = []string{strconv.FormatInt(e.rule.AtOnce, 10)}
-		h["X-Ratelimit-Remaining"] = []string{strconv.FormatInt(e.Remaining, 10)}
-		h["X-Ratelimit-Reset"] = []string{strconv.FormatInt(rep.resetAt(e), 10)}
+		rep.set(h, "X-Ratelimit-Limit", e.atOnce)
+		rep.set(h, "X-Ratelimit-Remaining", text[:remaining])
+		rep.set(h, "X-Ratelimit-Reset", text[remaining:reset])
 	}
 	if f.draft {
-		h["Ratelimit-Policy"] = []string{rep.list(appendPolicy)}
-		h["Ratelimit"] = []string{rep.asked().list(appendState)}
+		rep.set(h, "Ratelimit-Policy", rep.policyList(b[:0]))
+		rep.set(h, "Ratelimit", text[reset:])
 	}
 }
 
-// list writes a structured field list (RFC 9651) with one item for each limit.
-func (rep *report) list(appendItem func([]byte, entry) []byte) string {
-	b := make([]byte, 0, 96)
-	for _, e := range rep.entries {
-		if e.shadow {
-			continue
+// set sets a response header that has no other value. The slice is the header's own:
+// later handlers may write into it.
+func (rep *report) set(h http.Header, name, value string) {
+	n := len(rep.values)
+	rep.values = append(rep.values, value)
+	h[name] = rep.values[n : n+1 : n+1]
+}
+
+// policyList is RateLimit-Policy: a structured field list (RFC 9651) with an item
+// for each limit. b is scratch space.
+func (rep *report) policyList(b []byte) string {
+	if len(rep.entries) == 1 { // in the shadow, it would not be current
+		return rep.entries[0].item
+	}
+	for i := range rep.entries {
+		if e := &rep.entries[i]; !e.shadow {
+			b = append(appendComma(b, 0), e.item...)
 		}
-		if len(b) > 0 {
-			b = append(b, ", "...)
-		}
-		b = appendItem(appendName(b, e.name), e)
 	}
 	return string(b)
 }
 
-// appendPolicy writes what the limit is: q units in w seconds. A window that is
-// not of whole seconds has no w, which is optional; a burst of its own is told in
-// a parameter of that name.
-func appendPolicy(b []byte, e entry) []byte {
-	l := e.rule.Limit
-	b = append(b, ";q="...)
-	b = strconv.AppendInt(b, l.Count, 10)
-	if l.Window%time.Second == 0 {
-		b = append(b, ";w="...)
-		b = strconv.AppendInt(b, int64(l.Window/time.Second), 10)
-	}
-	if l.Burst != 0 && l.Burst != l.Count {
-		b = append(b, ";burst="...)
-		b = strconv.AppendInt(b, l.Burst, 10)
+// appendStates writes RateLimit: of each limit that was asked, r units that are left
+// now, and all of it in t seconds.
+func (rep *report) appendStates(b []byte) []byte {
+	start := len(b)
+	for i := range rep.entries {
+		e := &rep.entries[i]
+		if !e.counts() {
+			continue
+		}
+		b = append(appendComma(b, start), e.quoted...)
+		b = append(b, ";r="...)
+		b = strconv.AppendInt(b, e.Remaining, 10)
+		b = append(b, ";t="...)
+		b = strconv.AppendInt(b, ceilSeconds(e.ResetAfter), 10)
 	}
 	return b
 }
 
-// appendState writes what is left of the limit: r units now, all of it in t
-// seconds.
-func appendState(b []byte, e entry) []byte {
-	b = append(b, ";r="...)
-	b = strconv.AppendInt(b, e.Remaining, 10)
-	b = append(b, ";t="...)
-	return strconv.AppendInt(b, ceilSeconds(e.ResetAfter), 10)
-}
-
-// appendName writes a name as a structured field string, which is ASCII: other
-// bytes, and the percent sign, are percent-encoded.
-func appendName(b []byte, name string) []byte {
-	const hex = "0123456789ABCDEF"
-	b = append(b, '"')
-	for i := range len(name) {
-		switch c := name[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ' || c >= 0x7f || c == '%':
-			b = append(b, '%', hex[c>>4], hex[c&15])
-		default:
-			b = append(b, c)
-		}
+// appendComma separates an item from those before it in a list that begins at start.
+func appendComma(b []byte, start int) []byte {
+	if len(b) > start {
+		b = append(b, ", "...)
 	}
-	return append(b, '"')
+	return b
 }

@@ -13,7 +13,7 @@ import (
 // reported is a report of limits that were all allowed, at a whole second.
 func reported(t *testing.T, entries ...entry) *report {
 	t.Helper()
-	rep := new(report)
+	rep := newReport(nil)
 	for _, e := range entries {
 		rep.add(e.limit, e.Decision)
 	}
@@ -34,7 +34,7 @@ func state(t *testing.T, name, limitText string, burst, remaining int64, reset t
 	if err != nil {
 		t.Fatal(err)
 	}
-	return entry{limit: limit{name: name, rule: rule}, Decision: policy.Decision{Allowed: true, Remaining: remaining, ResetAfter: reset}}
+	return entry{limit: newLimit(name, name, "", rule, policy.Enforce, ""), Decision: policy.Decision{Allowed: true, Remaining: remaining, ResetAfter: reset}}
 }
 
 func TestHeadersDescribeTheLimitNearestItsEndAndListAll(t *testing.T) {
@@ -62,7 +62,7 @@ func TestHeadersDescribeTheLimitNearestItsEndAndListAll(t *testing.T) {
 func TestAWindowOfPartsOfASecondHasNoW(t *testing.T) {
 	t.Parallel()
 	rep := reported(t, state(t, "a", "10/1500ms", 0, 5, 0))
-	if got, want := rep.list(appendPolicy), `"a";q=10`; got != want {
+	if got, want := rep.policyList(nil), `"a";q=10`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -80,7 +80,7 @@ func TestLimitsInTheShadowAreNotShown(t *testing.T) {
 		t.Errorf("outcome is %s", rep.outcome)
 	}
 	rep = reported(t, shadow, state(t, "seen", "10/1s", 0, 9, time.Second))
-	if got, want := rep.list(appendState), `"seen";r=9;t=1`; got != want {
+	if got, want := string(rep.appendStates(nil)), `"seen";r=9;t=1`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -104,9 +103,10 @@ func (i *Identify) needsProvider() bool {
 	return slices.ContainsFunc(i.Sources, func(s *Source) bool { return s.APIKey != nil })
 }
 
-// hasJWT reports whether tokens stand in the header Authorization.
+// hasJWT reports whether tokens stand in the header Authorization. Without identify
+// there are none.
 func (i *Identify) hasJWT() bool {
-	return slices.ContainsFunc(i.Sources, func(s *Source) bool { return s.JWT != nil })
+	return i != nil && slices.ContainsFunc(i.Sources, func(s *Source) bool { return s.JWT != nil })
 }
 
 // keysInAuthorization reports whether API keys stand there.
@@ -134,10 +134,24 @@ func (s *Source) validate() error {
 		return s.JWT.Validate()
 	case s.APIKey != nil:
 		return s.APIKey.validate()
-	case !strings.Contains(s.Placeholder, "{"):
-		return fmt.Errorf("placeholder %q has no placeholder in it; write one like {http.request.tls.client.fingerprint}", s.Placeholder)
 	}
-	return nil
+	_, err := newSourceTemplate(s.Placeholder)
+	return err
+}
+
+// newSourceTemplate makes identities of a text with placeholders, as the key of a zone does.
+func newSourceTemplate(text string) (keyTemplate, error) {
+	if err := checkPlaceholders(text); err != nil {
+		return keyTemplate{}, fmt.Errorf("placeholder: %w", err)
+	}
+	k, err := newKeyTemplate(text, missingAddress, policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+	switch {
+	case err != nil:
+		return k, err
+	case k.shared:
+		return k, fmt.Errorf("placeholder %q has no placeholder in it; write one like {http.request.tls.client.fingerprint}", text)
+	}
+	return k, nil
 }
 
 func (s *APIKeySource) validate() error {
@@ -204,7 +218,9 @@ func (id *identifier) source(ctx caddy.Context, how *Identify, s *Source) (clien
 	case s.JWT != nil:
 		return id.jwtSource(ctx, s.JWT, how.keysInAuthorization())
 	case s.APIKey == nil:
-		return placeholderSource(s.Placeholder), nil
+		k, err := newSourceTemplate(s.Placeholder)
+		warnForeign(ctx.Logger(), "placeholder", s.Placeholder)
+		return placeholderSource(k), err
 	}
 	values := apiKeyValues(s.APIKey)
 	if s.APIKey.inAuthorization() && how.hasJWT() {
@@ -235,13 +251,18 @@ func known(c policy.Client) (finding, bool) {
 	return finding{client: c, standing: standingKnown}, true
 }
 
-func placeholderSource(text string) clientSource {
-	return func(_ context.Context, _ *http.Request, repl *caddy.Replacer) (finding, bool) {
-		value := repl.ReplaceAll(text, "")
-		if value == "" {
+// placeholderSource is present if one of its placeholders has a value. Where another one is
+// empty the address joins, as in the key of a zone, so that those who lack it are not one.
+func placeholderSource(k keyTemplate) clientSource {
+	return func(_ context.Context, r *http.Request, repl *caddy.Replacer) (finding, bool) {
+		parts, filled := k.values(r, repl)
+		if filled == 0 {
 			return finding{}, false
 		}
-		return known(policy.Client{Identity: policy.HashIdentity(value), Tier: policy.Anonymous})
+		if filled < len(parts) {
+			parts = append(parts, addressOf(r, varsOf(r.Context())).identity(k.ipv4, k.ipv6))
+		}
+		return known(policy.Client{Identity: policy.HashIdentity(parts...), Tier: policy.Anonymous})
 	}
 }
 

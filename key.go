@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -49,10 +50,20 @@ func newKeyTemplate(text, missing string, ipv4, ipv6 int) (keyTemplate, error) {
 		missing = missingAddress
 	}
 	k := keyTemplate{text: text, missing: missing, ipv4: ipv4, ipv6: ipv6}
+	if strings.Contains(missing, "{") {
+		return k, fmt.Errorf("missing_key %q has a placeholder, but it is a text, the same for all; write address to count by address, skip or reject", missing)
+	}
 	if strings.Count(text, "{") != strings.Count(text, "}") && !strings.Contains(text, `\`) {
 		return k, fmt.Errorf("key %q has a brace without its partner; write placeholders like {client_ip}", text)
 	}
-	k.shared = !strings.Contains(text, "{")
+	names, err := placeholders(text)
+	if err == nil {
+		err = checkPlaceholders(text)
+	}
+	if err != nil {
+		return k, fmt.Errorf("key: %w", err)
+	}
+	k.shared = len(names) == 0
 	if m := wholePlaceholder.FindStringSubmatch(text); m != nil {
 		k.only = m[1]
 	}
@@ -79,29 +90,42 @@ func (k *keyTemplate) identity(e *evaluation) (string, keyResult) {
 	case k.shared:
 		return policy.SharedIdentity, keyFound
 	case k.only == clientIPVar:
-		return e.addressIdentity(k.ipv4, k.ipv6), keyFound
+		return e.address.identity(k.ipv4, k.ipv6), keyFound
 	case k.only == identityVar:
 		return e.report.identity(), keyFound
+	case k.only != "":
+		return k.identityOfOnly(e)
 	}
-	parts, filled := k.values(e.repl)
+	parts, filled := k.values(e.r, e.repl)
 	switch {
-	case filled == len(parts) && isAddress(k.only):
-		return parts[0], keyFound // an address that was cut already
 	case filled == len(parts):
 		return policy.HashIdentity(parts...), keyFound
 	case filled > 0 && k.missing == missingAddress:
-		return policy.HashIdentity(append(parts, e.addressIdentity(k.ipv4, k.ipv6))...), keyFound
+		return policy.HashIdentity(append(parts, e.address.identity(k.ipv4, k.ipv6))...), keyFound
 	case filled > 0:
 		return policy.HashIdentity(parts...), keyFound
 	}
 	return k.whenMissing(e, parts)
 }
 
+// identityOfOnly is identity for a key that is one placeholder, which needs no parsing.
+func (k *keyTemplate) identityOfOnly(e *evaluation) (string, keyResult) {
+	value, _ := e.repl.Get(k.only)
+	switch text := k.value(e.r, k.only, value); {
+	case text == "":
+		return k.whenMissing(e, []string{""})
+	case isAddress(k.only):
+		return text, keyFound // it was cut already
+	default:
+		return policy.HashIdentity(text), keyFound
+	}
+}
+
 // whenMissing answers for a key of which all parts are empty.
 func (k *keyTemplate) whenMissing(e *evaluation, parts []string) (string, keyResult) {
 	switch k.missing {
 	case missingAddress:
-		return e.addressIdentity(k.ipv4, k.ipv6), keyFound
+		return e.address.identity(k.ipv4, k.ipv6), keyFound
 	case missingSkip:
 		return "", keySkip
 	case missingReject:
@@ -113,12 +137,9 @@ func (k *keyTemplate) whenMissing(e *evaluation, parts []string) (string, keyRes
 
 // values returns the values of the key's placeholders, in order, and how many of
 // them are not empty.
-func (k *keyTemplate) values(repl *caddy.Replacer) (parts []string, filled int) {
+func (k *keyTemplate) values(r *http.Request, repl *caddy.Replacer) (parts []string, filled int) {
 	_, _ = repl.ReplaceFunc(k.text, func(variable string, value any) (any, error) {
-		text := caddy.ToString(value)
-		if isAddress(variable) {
-			text = k.cut(text)
-		}
+		text := k.value(r, variable, value)
 		if text != "" {
 			filled++
 		}
@@ -126,6 +147,18 @@ func (k *keyTemplate) values(repl *caddy.Replacer) (parts []string, filled int) 
 		return "", nil
 	})
 	return parts, filled
+}
+
+// value is the text of a placeholder that the key is made of.
+func (k *keyTemplate) value(r *http.Request, variable string, value any) string {
+	text := caddy.ToString(value)
+	switch {
+	case isAddress(variable):
+		return k.cut(text)
+	case describesNobody(r, variable):
+		return ""
+	}
+	return text
 }
 
 // cut shortens an address to the zone's prefix lengths, and leaves other text.

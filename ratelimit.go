@@ -54,6 +54,7 @@ var errNoLimits = errors.New("rate_limit limits nothing; write a limit like rate
 //
 //	{http.rate_limit.decision}       allowed, blocked, shadow_blocked, invalid or unavailable
 //	{http.rate_limit.zone}           the zone or policy nearest its end; on a refusal the one that refused
+//	{http.rate_limit.shadow_zone}    the first zone or policy in shadow mode that would have refused; empty if none would
 //	{http.rate_limit.limit}          its capacity, in units
 //	{http.rate_limit.remaining}      whole units left in it
 //	{http.rate_limit.reset}          when it will be untouched again, in Unix seconds
@@ -133,7 +134,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err := h.provisionZones(ctx); err != nil {
 		return err
 	}
-	return h.provisionIdentity(ctx)
+	if err := h.provisionIdentity(ctx); err != nil {
+		return err
+	}
+	h.app.handlers = append(h.app.handlers, h)
+	return nil
 }
 
 func (h *Handler) loadApps(ctx caddy.Context) error {
@@ -195,7 +200,7 @@ func (h *Handler) provisionZones(ctx caddy.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := z.provision(ctx, h.OnError); err != nil {
+		if err := z.provision(ctx); err != nil {
 			return err
 		}
 		h.Zones[i] = z
@@ -233,7 +238,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 	}
 
-	turn, passed, err := h.decide(w, r)
+	e := newEvaluation(h, r)
+	defer e.report.noteClient()
+	turn, passed, err := h.decide(w, r, e)
 	if !passed {
 		return err
 	}
@@ -243,12 +250,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return next.ServeHTTP(w, r)
 }
 
-// decide counts the request and says so in the headers, or refuses it. A request
-// that passes may have to wait for its turn.
-func (h *Handler) decide(w http.ResponseWriter, r *http.Request) (turn time.Duration, passed bool, err error) {
-	e := newEvaluation(h, r)
+// decide counts the request and says so in the headers, or refuses it, and releases
+// the evaluation. A request that passes may have to wait for its turn.
+func (h *Handler) decide(w http.ResponseWriter, r *http.Request, e *evaluation) (turn time.Duration, passed bool, err error) {
 	defer e.release()
-	if refusal := e.decide(r.Context()); refusal != nil {
+	ctx := e.observe(r.Context())
+	refusal := e.decide(ctx)
+	e.observed(refusal)
+	if refusal != nil {
 		return 0, false, h.refuse(w, r, e, refusal)
 	}
 	e.report.writeHeaders(w.Header(), h.families)

@@ -20,12 +20,17 @@ func TestEachMistakeInJSONIsAnErrorThatSaysWhatToWrite(t *testing.T) {
 		{"zone without a window", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1}]}`, "zone a: limit: window 0s must be positive"},
 		{"negative limit", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":-1,"window":"1s"}]}`, "count -1 is negative"},
 		{"unknown field", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limits":1,"window":"1s"}]}`, `unknown field "limits"`},
+		{"a name that a policy may have", `{}`, `{"handler":"rate_limit","zones":[{"name":"anonymous *","limit":1,"window":"1s"}]}`, "one that a policy may have"},
+		{"a name that a key's policy may have", `{}`, `{"handler":"rate_limit","zones":[{"name":"api_key k1 /x GET","limit":1,"window":"1s"}]}`, "one that a policy may have"},
+		{"a cost that is a fraction", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s","cost":1.5}]}`, "cost 1.5 is not a number of units; write a whole number"},
+		{"a cost that is a list", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s","cost":[1]}]}`, "cost [1] is not a number of units"},
+		{"a cost above the limit", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s","cost":3}]}`, "cost 3 can never be granted"},
 		{"undefined reference", `{}`, `{"handler":"rate_limit","zones":[{"name":"a"}]}`, "zone a has no limit here"},
 		{"zone twice", `{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"},{"name":"a","limit":1,"window":"1s"}]}`, "zone a stands here twice"},
 		{
 			"zones that differ in two handlers", `{}`,
 			`{"handler":"rate_limit","zones":[{"name":"a","limit":1,"window":"1s"}]},{"handler":"rate_limit","zones":[{"name":"a","limit":2,"window":"1s"}]}`,
-			"zone a is defined differently in two places (rate_limit handler 1; rate_limit handler 2)",
+			"zone a is defined differently in two places (rate_limit handler 1; rate_limit handler 2): they have limit 1 and 2. ",
 		},
 		{
 			"zone that differs from the app's", `{"zones":[{"name":"a","limit":1,"window":"1s"}]}`,
@@ -48,6 +53,14 @@ func TestEachMistakeInJSONIsAnErrorThatSaysWhatToWrite(t *testing.T) {
 				t.Errorf("got  %v\nwant something with %s", err, c.want)
 			}
 		})
+	}
+}
+
+func TestACostMayBeANumberOrTextInJSON(t *testing.T) {
+	for _, cost := range []string{`3`, `"3"`, `"{http.request.header.Cost}"`, `0`} {
+		if err := provision(handlerJSON(`{}`, `{"handler":"rate_limit","zones":[{"name":"a","limit":5,"window":"1s","cost":`+cost+`}]}`)); err != nil {
+			t.Errorf("cost %s: %v", cost, err)
+		}
 	}
 }
 

@@ -24,49 +24,56 @@ type refusal struct {
 	zone       string        // the zone or policy that refused; empty if none did
 	retryAfter time.Duration // zero if coming back will not help
 
+	opening []byte // the problem body, up to what each request has for itself
+
 	err error // a failure of Caddy's own, passed on as it is
+}
+
+// worded writes the opening of the refusal's problem body.
+func (why *refusal) worded() *refusal {
+	body, err := json.Marshal(problem{
+		Title:  http.StatusText(why.status),
+		Status: why.status,
+		Detail: why.detail,
+		Error:  why.code,
+		Policy: why.zone,
+	})
+	if err != nil { // not of text and numbers
+		panic(err)
+	}
+	why.opening = body[:len(body)-1]
+	return why
 }
 
 // unavailableRetry is when a client may come back after a failure of the backend:
 // the breaker looks for it again within that time.
 const unavailableRetry = time.Second
 
-func refuseOverLimit(e entry) *refusal {
-	return &refusal{
-		status:     http.StatusTooManyRequests,
-		code:       "rate_limited",
-		detail:     fmt.Sprintf("The limit %s of %s is used up.", e.name, e.rule.Limit),
-		outcome:    outcomeBlocked,
-		zone:       e.name,
-		retryAfter: max(e.RetryAfter, 1),
-	}
-}
-
 func refuseUnavailable(zone string) *refusal {
-	return &refusal{
+	return (&refusal{
 		status:     http.StatusServiceUnavailable,
 		code:       "rate_limit_unavailable",
 		detail:     "It cannot be decided at the moment whether this request is within its limits.",
 		outcome:    outcomeUnavailable,
 		zone:       zone,
 		retryAfter: unavailableRetry,
-	}
+	}).worded()
 }
 
 func refuseUnknownClient() *refusal {
-	return &refusal{
+	return (&refusal{
 		status:  http.StatusUnauthorized,
 		code:    "invalid_token",
 		detail:  "An API key or token that is known here is required.",
 		outcome: outcomeInvalid,
-	}
+	}).worded()
 }
 
 // refuseToken refuses a token that is not valid, for the reason given.
 func refuseToken(why error) *refusal {
 	r := refuseUnknownClient()
 	r.detail = sentence(why)
-	return r
+	return r.worded()
 }
 
 // refuseUnjudged refuses a token that cannot be verified at the moment: to let it
@@ -74,7 +81,7 @@ func refuseToken(why error) *refusal {
 func refuseUnjudged(why error) *refusal {
 	r := refuseUnavailable("")
 	r.detail = sentence(why)
-	return r
+	return r.worded()
 }
 
 // sentence writes an error as a sentence.
@@ -84,34 +91,46 @@ func sentence(err error) string {
 }
 
 func refuseMissingKey(zone string) *refusal {
-	return &refusal{
+	return (&refusal{
 		status:  http.StatusBadRequest,
 		code:    "missing_key",
 		detail:  fmt.Sprintf("The request lacks what the limit %s is counted by.", zone),
 		outcome: outcomeInvalid,
 		zone:    zone,
-	}
+	}).worded()
 }
 
 func refuseCost(zone string, err error) *refusal {
-	return &refusal{
+	return (&refusal{
 		status:  http.StatusBadRequest,
 		code:    "invalid_cost",
 		detail:  fmt.Sprintf("The limit %s cannot count this request: %v.", zone, err),
 		outcome: outcomeInvalid,
 		zone:    zone,
-	}
+	}).worded()
 }
 
-// problem is the body of a refusal (RFC 9457).
+// problem is the body of a refusal (RFC 9457), without what each request has for
+// itself.
 type problem struct {
-	Title         string `json:"title"`
-	Status        int    `json:"status"`
-	Detail        string `json:"detail"`
-	Error         string `json:"error"`
-	Policy        string `json:"policy,omitempty"`
-	RetryAfter    int64  `json:"retry_after,omitempty"`
-	CorrelationID string `json:"correlation_id"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Error  string `json:"error"`
+	Policy string `json:"policy,omitempty"`
+}
+
+// appendProblem writes the body of a refusal: its opening, the seconds until the
+// request would pass if that helps, and the request's sane correlation id.
+func (why *refusal) appendProblem(b []byte, retryAfter int64, id string) []byte {
+	b = append(b, why.opening...)
+	if retryAfter > 0 {
+		b = append(b, `,"retry_after":`...)
+		b = strconv.AppendInt(b, retryAfter, 10)
+	}
+	b = append(b, `,"correlation_id":"`...)
+	b = append(b, id...)
+	return append(b, "\"}\n"...)
 }
 
 // refuse answers a request that does not pass: by the site's handle_errors if it
@@ -124,31 +143,26 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, e *evaluation, 
 	rep.outcome = why.outcome
 	if why.retryAfter > 0 {
 		rep.retryAfter = h.retryAfterSeconds(why.retryAfter)
-		w.Header()["Retry-After"] = []string{strconv.FormatInt(rep.retryAfter, 10)}
+		rep.set(w.Header(), "Retry-After", strconv.FormatInt(rep.retryAfter, 10))
 	}
 	rep.writeHeaders(w.Header(), h.families)
 	if why.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
 	}
 	id := correlationID(r, e)
-	w.Header().Set("X-Correlation-Id", id)
+	rep.set(w.Header(), "X-Correlation-Id", id)
 	if why.outcome == outcomeBlocked {
 		h.announce(e, why)
 	}
 
-	failure := caddyhttp.Error(why.status, errors.New(why.detail))
-	if handlesError(r, failure) {
+	if failure := why.handled(r); failure != nil {
 		return failure
 	}
-	return writeProblem(w, &problem{
-		Title:         http.StatusText(why.status),
-		Status:        why.status,
-		Detail:        why.detail,
-		Error:         why.code,
-		Policy:        why.zone,
-		RetryAfter:    rep.retryAfter,
-		CorrelationID: id,
-	})
+	rep.set(w.Header(), "Content-Type", "application/problem+json")
+	w.WriteHeader(why.status)
+	e.body = why.appendProblem(e.body[:0], rep.retryAfter, id)
+	_, err := w.Write(e.body)
+	return err
 }
 
 // retryAfterSeconds rounds up, so that who waits as told is let in, and spreads
@@ -160,40 +174,34 @@ func (h *Handler) retryAfterSeconds(d time.Duration) int64 {
 	return ceilSeconds(d)
 }
 
-func writeProblem(w http.ResponseWriter, p *problem) error {
-	body, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	w.Header()["Content-Type"] = []string{"application/problem+json"}
-	w.WriteHeader(p.Status)
-	_, err = w.Write(append(body, '\n'))
-	return err
-}
-
-// saneID is what a client may choose as its correlation id: it goes into logs.
+// saneID is what a client may choose as its correlation id: it goes into logs and,
+// as it is, into JSON.
 var saneID = regexp.MustCompile(`^[A-Za-z0-9._~:/+=@-]{1,128}$`)
 
 // correlationID names the request in the answer and in logs: by the client's
 // X-Correlation-Id if it is sane, else by Caddy's id of the request, which the
 // access log then has too.
 func correlationID(r *http.Request, e *evaluation) string {
-	if id := r.Header.Get("X-Correlation-Id"); saneID.MatchString(id) {
+	if id := r.Header.Get("X-Correlation-Id"); id != "" && saneID.MatchString(id) {
 		return id
 	}
 	id, _ := e.repl.GetString("http.request.uuid")
 	return id
 }
 
-// handlesError reports whether the site has a handle_errors for this error.
+// handled returns the refusal as an error if the site has a handle_errors for it.
 // Error routes belong to the whole server, so their matchers tell which site and
 // which errors they are for.
-func handlesError(r *http.Request, failure error) bool {
+func (why *refusal) handled(r *http.Request) error {
 	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	if server == nil || server.Errors == nil || len(server.Errors.Routes) == 0 {
-		return false
+		return nil
 	}
-	return anyRouteHandles(server.Errors.Routes, server.Errors.WithError(r, failure))
+	failure := caddyhttp.Error(why.status, errors.New(why.detail))
+	if !anyRouteHandles(server.Errors.Routes, server.Errors.WithError(r, failure)) {
+		return nil
+	}
+	return failure
 }
 
 func anyRouteHandles(routes caddyhttp.RouteList, r *http.Request) bool {

@@ -3,12 +3,11 @@ package ratelimit
 import (
 	"cmp"
 	"net/http"
-	"slices"
+	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
@@ -24,11 +23,22 @@ type report struct {
 	at      time.Time
 
 	retryAfter int64 // whole seconds; zero unless refused
+
+	refusedBy string     // the zone or policy that refused; empty if none did
+	logged    bool       // the access log will ask for this report
+	from      netip.Addr // the client's address
+	noted     bool       // the request was counted for its client
+
+	// The first of entries and of the values of headers, so that a usual request
+	// allocates neither.
+	firstEntries [2]entry
+	firstValues  [8]string
+	values       []string
 }
 
 // entry is one limit and what was decided about it.
 type entry struct {
-	limit
+	*limit
 	policy.Decision
 	unasked bool // nothing was decided, since another limit was known to refuse
 }
@@ -46,19 +56,27 @@ const (
 // handler of a request to the next.
 const reportVar = "rate_limit.report"
 
+func newReport(r *http.Request) *report {
+	rep := &report{r: r}
+	rep.entries, rep.values = rep.firstEntries[:0], rep.firstValues[:0]
+	return rep
+}
+
 // reportOf returns the request's report; the first handler makes it and lets
 // placeholders read it.
-func reportOf(r *http.Request, repl *caddy.Replacer) *report {
-	if rep, ok := caddyhttp.GetVar(r.Context(), reportVar).(*report); ok {
+func reportOf(r *http.Request, repl *caddy.Replacer, vars map[string]any) *report {
+	if rep, ok := vars[reportVar].(*report); ok {
 		return rep
 	}
-	rep := &report{r: r}
-	caddyhttp.SetVar(r.Context(), reportVar, rep)
+	rep := newReport(r)
+	if vars != nil {
+		vars[reportVar] = rep
+	}
 	repl.Map(rep.placeholder)
 	return rep
 }
 
-func (rep *report) add(l limit, d policy.Decision) {
+func (rep *report) add(l *limit, d policy.Decision) {
 	rep.entries = append(rep.entries, entry{limit: l, Decision: d})
 }
 
@@ -69,34 +87,26 @@ func (rep *report) settle(first int) {
 	if rep.outcome != outcomeShadowBlocked {
 		rep.outcome = outcomeAllowed
 	}
-	for i, e := range rep.entries {
+	for i := range rep.entries {
+		e := &rep.entries[i]
 		if !e.counts() {
 			if i >= first && !e.Allowed {
 				rep.outcome = outcomeShadowBlocked
 			}
 			continue
 		}
-		if near := rep.entries[rep.nearest]; !near.counts() || e.nearerThan(near) {
+		if near := &rep.entries[rep.nearest]; !near.counts() || e.nearerThan(near) {
 			rep.nearest = i
 		}
 	}
 }
 
 // counts reports whether the entry's limit is enforced and was asked.
-func (e entry) counts() bool { return !e.shadow && !e.unasked }
-
-// asked is the report without the limits that were not asked.
-func (rep *report) asked() *report {
-	unasked := func(e entry) bool { return e.unasked }
-	if !slices.ContainsFunc(rep.entries, unasked) {
-		return rep
-	}
-	return &report{entries: slices.DeleteFunc(slices.Clone(rep.entries), unasked)}
-}
+func (e *entry) counts() bool { return !e.shadow && !e.unasked }
 
 // nearerThan reports whether e will refuse earlier than other: it has fewer units
 // left, or as many and is longer in getting them back.
-func (e entry) nearerThan(other entry) bool {
+func (e *entry) nearerThan(other *entry) bool {
 	if e.Remaining != other.Remaining {
 		return e.Remaining < other.Remaining
 	}
@@ -105,11 +115,11 @@ func (e entry) nearerThan(other entry) bool {
 
 // refuse records that a limit added from first on refused the request. If several
 // did, the one that lasts longest says when to come back.
-func (rep *report) refuse(first int) *refusal {
+func (rep *report) refuse(first int) refusal {
 	rep.at = time.Now()
 	rep.nearest = -1
 	for i := first; i < len(rep.entries); i++ {
-		e := rep.entries[i]
+		e := &rep.entries[i]
 		if !e.counts() || e.Allowed {
 			continue
 		}
@@ -117,17 +127,31 @@ func (rep *report) refuse(first int) *refusal {
 			rep.nearest = i
 		}
 	}
-	return refuseOverLimit(rep.entries[rep.nearest])
+	e := &rep.entries[rep.nearest]
+	why := e.exceeded
+	why.retryAfter = max(e.RetryAfter, 1)
+	return why
 }
 
 // current is the entry that headers and placeholders describe; false if no limit
 // that is enforced applied.
-func (rep *report) current() (entry, bool) {
+func (rep *report) current() (*entry, bool) {
 	if len(rep.entries) == 0 {
-		return entry{}, false
+		return nil, false
 	}
-	e := rep.entries[rep.nearest]
+	e := &rep.entries[rep.nearest]
 	return e, e.counts()
+}
+
+// shadowZone is the first limit in shadow mode that would have refused the request, of
+// those added from first on; empty if none would.
+func (rep *report) shadowZone(first int) string {
+	for i := first; i < len(rep.entries); i++ {
+		if e := &rep.entries[i]; e.shadow && !e.Allowed && !e.unasked {
+			return e.name
+		}
+	}
+	return ""
 }
 
 // identity names the client: by its address as long as no handler has identified it.
@@ -135,7 +159,7 @@ func (rep *report) identity() string {
 	if rep.client.Identity != "" {
 		return rep.client.Identity
 	}
-	return addressIdentity(rep.r, clientAddress(rep.r), policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
+	return addressOf(rep.r, varsOf(rep.r.Context())).identity(policy.DefaultIPv4Prefix, policy.DefaultIPv6Prefix)
 }
 
 // placeholder answers {http.rate_limit.*}.
@@ -151,6 +175,8 @@ func (rep *report) placeholder(variable string) (any, bool) {
 		return rep.identity(), true
 	case "tier":
 		return cmp.Or(rep.client.Tier, policy.Anonymous), true
+	case "shadow_zone":
+		return rep.shadowZone(0), true
 	case "retry_after":
 		if rep.retryAfter == 0 {
 			return "", true
@@ -187,7 +213,7 @@ func (rep *report) limitPlaceholder(name string) (any, bool) {
 }
 
 // resetAt is when the entry's bucket will be as never used, in Unix seconds.
-func (rep *report) resetAt(e entry) int64 {
+func (rep *report) resetAt(e *entry) int64 {
 	return ceilSeconds(time.Duration(rep.at.UnixNano()) + e.ResetAfter)
 }
 

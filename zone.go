@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -56,7 +57,7 @@ type Zone struct {
 	// becomes one. 0 only looks. What a placeholder leaves empty costs 1; what
 	// is not a number, or more than the limit could ever give, is answered 400.
 	// Do not take a cost from what clients control. Default: 1.
-	Cost string `json:"cost,omitempty"`
+	Cost Cost `json:"cost,omitempty"`
 
 	// How many leading bits of an IPv4 address in the key count, 1 to 32; the
 	// others are cut off. Default: 32.
@@ -82,20 +83,14 @@ type Zone struct {
 	matchers caddyhttp.MatcherSets
 	key      keyTemplate
 	costs    costTemplate
-	limit    limit
+	limit    *limit
 	ofClient bool // whether it depends on who the client is
 }
 
-// limit is one limit as requests meet it, whether a zone or a policy wrote it.
-type limit struct {
-	name    string
-	scope   string
-	rule    *policy.Rule
-	shadow  bool
-	onError policy.OnError
-}
-
 const maxZoneName = 128
+
+// policyName is what the names of policies look like: FREE /login POST.
+var policyName = regexp.MustCompile(`^([^ ]+|api_key [^ ]+) [/*]`)
 
 // reference reports whether the zone is a mere name.
 func (z *Zone) reference() bool {
@@ -132,6 +127,8 @@ func validateZoneName(name string) error {
 		return fmt.Errorf("zone name %.20q... has %d bytes; the most is %d", name, len(name), maxZoneName)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
 		return fmt.Errorf("zone name %q has control characters or is not UTF-8; write plain text, like login", name)
+	case policyName.MatchString(name):
+		return fmt.Errorf("zone name %q is one that a policy may have, a tier and its route, so nobody could tell the two limits apart; write a name without a path in it, like login", name)
 	case strings.ContainsAny(name, "{}"):
 		return fmt.Errorf("zone name %q has braces, but a name takes no placeholders; write plain text, like login (a key stands before the limit)", name)
 	}
@@ -143,7 +140,7 @@ func (z *Zone) validate() error {
 	if err != nil {
 		return err
 	}
-	cost, err := newCostTemplate(z.Cost)
+	cost, err := newCostTemplate(string(z.Cost))
 	if err != nil {
 		return err
 	}
@@ -203,27 +200,19 @@ func validatePrefix(word string, bits, most int) error {
 }
 
 // provision compiles a valid zone and loads its matchers.
-func (z *Zone) provision(ctx caddy.Context, onError policy.OnError) error {
+func (z *Zone) provision(ctx caddy.Context) error {
 	rule, err := z.compileRule()
 	if err != nil {
 		return err
 	}
-	if z.OnError != "" {
-		onError = z.OnError
-	}
-	z.limit = limit{
-		name:    z.Name,
-		scope:   policy.ZoneScope(z.Name),
-		rule:    rule,
-		shadow:  z.Mode == policy.Shadow,
-		onError: onError,
-	}
+	z.limit = newLimit(z.Name, z.Name, policy.ZoneScope(z.Name), rule, z.Mode, z.OnError)
 	if z.key, err = z.keyTemplate(); err != nil {
 		return err
 	}
-	if z.costs, err = newCostTemplate(z.Cost); err != nil {
+	if z.costs, err = newCostTemplate(string(z.Cost)); err != nil {
 		return err
 	}
+	warnForeign(ctx.Logger(), "zone "+z.Name, z.Key+string(z.Cost))
 	z.ofClient = strings.Contains(z.text(), ownPlaceholders)
 	if len(z.MatcherSetsRaw) == 0 {
 		return nil
@@ -258,6 +247,9 @@ type costTemplate struct {
 
 func newCostTemplate(text string) (costTemplate, error) {
 	if strings.Contains(text, "{") {
+		if err := checkPlaceholders(text); err != nil {
+			return costTemplate{}, fmt.Errorf("cost: %w", err)
+		}
 		return costTemplate{text: text}, nil
 	}
 	cost, err := parseCost(text)

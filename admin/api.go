@@ -26,6 +26,9 @@ type Settings struct {
 	Resetter Resetter
 	Backend  HealthChecker
 
+	// What knows which clients call most. It may be nil: then it cannot be asked for.
+	Ranker Ranker
+
 	// Who may ask. Required: there is no API that is open to all.
 	Authenticator Authenticator
 
@@ -42,8 +45,11 @@ type API struct {
 	peeker   Peeker        // may be nil
 	resetter Resetter      // may be nil
 	backend  HealthChecker // may be nil
+	ranker   Ranker        // may be nil
 	auth     Authenticator
 	log      *zap.Logger
+	seen     seenHealth
+	names    names
 
 	mux     *http.ServeMux
 	huma    huma.API
@@ -59,6 +65,7 @@ func New(s Settings) *API {
 		peeker:   s.Peeker,
 		resetter: s.Resetter,
 		backend:  s.Backend,
+		ranker:   s.Ranker,
 		auth:     s.Authenticator,
 		log:      s.Logger,
 		mux:      http.NewServeMux(),
@@ -71,6 +78,7 @@ func New(s Settings) *API {
 	a.registerKeys()
 	a.registerKeyLife()
 	a.registerUsage()
+	a.registerTop()
 	a.registerExplain()
 	a.registerAudit()
 	a.registerHealth()
@@ -86,7 +94,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p == nil && pattern != "" {
 		r, p = a.admit(r, a.access[pattern])
 	}
-	if p == nil && pattern != "" && (r.Method == http.MethodPost || r.Method == http.MethodPatch) {
+	if p == nil && pattern != "" {
+		p = checkQuery(r)
+	}
+	if p == nil && pattern != "" {
 		p = readBody(r)
 	}
 	switch {

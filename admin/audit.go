@@ -18,11 +18,11 @@ type AuditEntry struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
 	Actor  string    `json:"actor" doc:"The subject of the admin's token."`
-	Action string    `json:"action" doc:"create, update, delete, rotate or revoke."`
+	Action string    `json:"action" doc:"create, update, delete, rotate, revoke or reset_usage."`
 	Kind   string    `json:"kind" doc:"tier, policy or api_key."`
 	Key    string    `json:"key" doc:"The record's name or id."`
 	Before Snippet   `json:"before" doc:"The record before the change, without secrets; null if it was created."`
-	After  Snippet   `json:"after" doc:"The record after the change, without secrets; null if it was deleted."`
+	After  Snippet   `json:"after" doc:"The record after the change, without secrets; null if it was deleted. Of reset_usage, null: what was used stands in before."`
 }
 
 // Snippet is a record as JSON, or null.

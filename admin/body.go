@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -22,7 +23,8 @@ var nullable = map[string]bool{"expires_at": true}
 
 // readBody reads the body of a request and puts it back, unless it is one that a
 // lenient reader would take for something that its sender did not mean: fields
-// given twice, in another case, or null; numbers that are cut off or rounded.
+// given twice, in another case, or null; numbers that are cut off or rounded;
+// escapes that stand for no character.
 func readBody(r *http.Request) *Problem {
 	if r.ContentLength > MaxBody {
 		return tooLarge()
@@ -33,6 +35,9 @@ func readBody(r *http.Request) *Problem {
 		return tooLarge()
 	case err != nil:
 		return newProblem(http.StatusBadRequest, "incomplete_body", "the body ended early; send it again")
+	}
+	if r.Method != http.MethodPost && r.Method != http.MethodPatch {
+		body = nil // it says nothing there
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	if len(body) == 0 {
@@ -74,14 +79,18 @@ func checkJSON(body []byte) *Problem {
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	return (&bodyChecker{d}).value("body")
+	return (&bodyChecker{d, body}).value("body")
 }
 
 // bodyChecker walks over JSON that is well-formed.
-type bodyChecker struct{ *json.Decoder }
+type bodyChecker struct {
+	*json.Decoder
+	body []byte
+}
 
 // value checks the next value, which stands at the location.
 func (c *bodyChecker) value(location string) *Problem {
+	before := c.InputOffset()
 	token, err := c.Token()
 	if err != nil {
 		return newProblem(http.StatusBadRequest, "invalid_json", "the body is not JSON: "+err.Error())
@@ -94,6 +103,10 @@ func (c *bodyChecker) value(location string) *Problem {
 		return c.array(location)
 	case json.Number:
 		return checkNumber(location, v.String())
+	case string:
+		if half := halfCharacter(c.body[before:c.InputOffset()]); half != "" {
+			return wrongAt(location, half+" is half of a pair, and no character by itself; write the whole character")
+		}
 	case nil:
 		if !nullable[fieldOf(location)] {
 			return wrongAt(location, "null is no value here; leave the field out")
@@ -110,10 +123,13 @@ func (c *bodyChecker) object(location string) *Problem {
 		if err != nil || !ok {
 			return newProblem(http.StatusBadRequest, "invalid_json", "the body is not JSON: a field has no name")
 		}
-		at := location + "." + name
+		at := location
+		if len(name) <= 64 { // longer ones are not worth repeating
+			at += "." + name
+		}
 		switch {
 		case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || name == "":
-			return wrongAt(location, fmt.Sprintf("there is no field %q; names are in lower case, like api_key_id", name))
+			return wrongAt(at, fmt.Sprintf("there is no field %.64q; names are in lower case, like api_key_id", name))
 		case seen[name]:
 			return wrongAt(at, "it is given twice; write it once")
 		}
@@ -134,6 +150,39 @@ func (c *bodyChecker) array(location string) *Problem {
 	}
 	_, _ = c.Token() // the closing bracket
 	return nil
+}
+
+// halfCharacter returns the first escape of a text in JSON that is half of a
+// surrogate pair without the other; empty if there is none.
+func halfCharacter(text []byte) string {
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' {
+			continue
+		}
+		first := escaped(text[i:])
+		switch {
+		case !utf16.IsSurrogate(first):
+			i++ // what is escaped is no backslash
+		case utf16.DecodeRune(first, escaped(text[i+6:])) == utf8.RuneError:
+			return string(text[i : i+6])
+		default:
+			i += 11
+		}
+	}
+	return ""
+}
+
+// escaped is the 16 bits of an escape like \u00e9 at the start of a text; -1 if
+// there is none.
+func escaped(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(n)
 }
 
 // checkNumber refuses what no field holds: all numbers here are whole ones.

@@ -53,6 +53,10 @@ type operation struct {
 func register[I, O any](a *API, o operation, handle func(context.Context, *I) (*O, error)) {
 	a.access[o.method+" "+o.path] = o.access
 	op := huma.Operation{
+		// readBody has read it already. The library's deadline would stay on the
+		// connection and end a request that waits longer than that for its turn.
+		BodyReadTimeout: -1,
+
 		OperationID:   o.id,
 		Method:        o.method,
 		Path:          o.path,
@@ -69,7 +73,7 @@ func register[I, O any](a *API, o operation, handle func(context.Context, *I) (*
 
 // statuses are those of the problems that the operation can answer with.
 func (o operation) statuses() []int {
-	all := append([]int{http.StatusServiceUnavailable}, o.errors...)
+	all := append([]int{http.StatusServiceUnavailable, http.StatusRequestEntityTooLarge, http.StatusBadRequest}, o.errors...)
 	if o.access != public {
 		all = append(all, http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity)
 	}
@@ -77,7 +81,7 @@ func (o operation) statuses() []int {
 		all = append(all, http.StatusConflict)
 	}
 	if o.method == http.MethodPost || o.method == http.MethodPatch {
-		all = append(all, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+		all = append(all, http.StatusUnsupportedMediaType)
 	}
 	return all
 }

@@ -249,7 +249,7 @@ func TestTheDocumentHasEveryOperationWithItsAccess(t *testing.T) {
 	want := []string{
 		"delete /api-keys/{id}", "delete /api-keys/{id}/usage", "delete /policies/{id}", "delete /tiers/{name}",
 		"get /api-keys", "get /api-keys/{id}", "get /api-keys/{id}/usage", "get /audit", "get /explain", "get /healthz",
-		"get /policies", "get /policies/{id}", "get /tiers", "get /tiers/{name}",
+		"get /policies", "get /policies/{id}", "get /tiers", "get /tiers/{name}", "get /top",
 		"patch /api-keys/{id}", "patch /policies/{id}", "patch /tiers/{name}",
 		"post /api-keys", "post /api-keys/{id}/revoke", "post /api-keys/{id}/rotate", "post /policies", "post /tiers",
 	}

@@ -16,6 +16,7 @@ type Explanation struct {
 	Client   string            `json:"client" doc:"How the client is counted, and why."`
 	Method   string            `json:"method"`
 	Path     string            `json:"path" doc:"The path in the form in which routes are matched."`
+	Limited  bool              `json:"limited" doc:"Whether a policy in mode enforce applies. If not, only zones of the Caddyfile limit the request."`
 	Policies []ExplainedPolicy `json:"policies" nullable:"false" doc:"The client's policies: those that apply first."`
 }
 
@@ -26,6 +27,7 @@ type ExplainedPolicy struct {
 	Route   string   `json:"route"`
 	Methods []string `json:"methods" nullable:"false"`
 	Limit   string   `json:"limit" doc:"The limit, like 100/1m burst 200."`
+	Delay   string   `json:"max_delay,omitempty" doc:"How long a request may wait for its turn."`
 	Mode    string   `json:"mode"`
 	Applies bool     `json:"applies"`
 	Why     string   `json:"why"`
@@ -57,6 +59,7 @@ func (a *API) explain(ctx context.Context, in *struct {
 	}
 	for _, m := range a.reader.Snapshot().Explain(client, in.Method, path) {
 		answer.Policies = append(answer.Policies, showMatch(m))
+		answer.Limited = answer.Limited || m.Applies && m.Mode == policy.Enforce
 	}
 	return &explainAnswer{answer}, nil
 }
@@ -64,7 +67,7 @@ func (a *API) explain(ctx context.Context, in *struct {
 func showMatch(m policy.Match) ExplainedPolicy {
 	return ExplainedPolicy{
 		ID: m.ID, Name: m.Name, Route: m.Route, Methods: append([]string{}, m.Methods...),
-		Limit: m.Limit.String(), Mode: string(m.Mode), Applies: m.Applies, Why: m.Why,
+		Limit: m.Limit.String(), Delay: delay(m.Limit), Mode: string(m.Mode), Applies: m.Applies, Why: m.Why,
 	}
 }
 

@@ -38,8 +38,8 @@ func TestAHostileBodyIsRefusedAndNothingChanges(t *testing.T) {
 			{"a text for an object", policies, `"x"`, 422, "body", "object"},
 			{"deep nesting", policies, strings.Repeat(`[`, 30000) + strings.Repeat(`]`, 30000), 400, "", "not JSON"},
 			{"an unknown field", policies, limits(`"limit":1,"window":"1s","color":"red"`), 422, "color", "no such field"},
-			{"a field in capitals", policies, limits(`"Limit":1,"limit":1,"window":"1s"`), 422, "body", "lower case"},
-			{"a look-alike of a field", policies, limits(`"limit":1,"window":"1s","bur\u017ft":1`), 422, "body", "lower case"},
+			{"a field in capitals", policies, limits(`"Limit":1,"limit":1,"window":"1s"`), 422, "Limit", "lower case"},
+			{"a look-alike of a field", policies, limits(`"limit":1,"window":"1s","bur\u017ft":1`), 422, "burſt", "lower case"},
 			{"a field given twice", policies, limits(`"limit":1,"limit":2,"window":"1s"`), 422, "limit", "twice"},
 			{"null", policies, limits(`"limit":null,"window":"1s"`), 422, "limit", "null"},
 			{"null in a list", policies, limits(`"limit":1,"window":"1s","methods":[null]`), 422, "methods", "null"},
@@ -87,6 +87,15 @@ func TestAHostileBodyIsRefusedAndNothingChanges(t *testing.T) {
 			{"a prefix of a new key", keys, `{"client":"x","tier":"FREE","prefix":"tg_"}`, 422, "prefix", "leave it out"},
 			{"a client too long", keys, `{"client":"` + strings.Repeat("x", 300) + `","tier":"FREE"}`, 422, "client", "256"},
 			{"a client with a control character", keys, `{"client":"a\u0000b","tier":"FREE"}`, 422, "client", "control"},
+			{"half a character", keys, `{"client":"a\ud800b","tier":"FREE"}`, 422, "client", "half"},
+			{"the other half", "POST /tiers", `{"name":"\udc00"}`, 422, "name", "half"},
+			{"two first halves", keys, `{"client":"\ud83d\ud83d\ude00","tier":"FREE"}`, 422, "client", "half"},
+			{"half a character in a list", policies, limits(`"limit":1,"window":"1s","methods":["G\udfff"]`), 422, "methods", "half"},
+			{"a delay of another bucket", policies, limits(`"limit":1,"window":"1s","max_delay":"1s"`), 422, "max_delay", "leaky_bucket"},
+			{"a delay too long", policies, limits(`"limit":1,"window":"1s","algorithm":"leaky_bucket","max_delay":"11m"`), 422, "max_delay", "10m"},
+			{"no delay", policies, limits(`"limit":1,"window":"1s","algorithm":"leaky_bucket","max_delay":"soon"`), 422, "max_delay", "500ms"},
+			{"a changed delay of another bucket", onePolicy, `{"max_delay":"1s"}`, 422, "max_delay", "leaky_bucket"},
+			{"a key of nobody", keys, `{"client":"","tier":"FREE"}`, 422, "client", "1"},
 			{"a key of one's own", keys, `{"client":"x","tier":"FREE","key":"tg_mine"}`, 422, "key", "no such field"},
 			{"a key moved to an unknown tier", oneKey, `{"tier":"GOLD"}`, 422, "tier", "FREE"},
 			{"a key brought back", oneKey, `{"revoked_at":null}`, 422, "revoked_at", "null"},
@@ -141,15 +150,23 @@ func TestABodyOver64KiBIsRefusedUnread(t *testing.T) {
 	if early.Code != 413 {
 		t.Errorf("a long body that never comes: %d", early.Code)
 	}
-	// without a length, as a chunked body comes
-	r := httptest.NewRequest("POST", "/api-keys", strings.NewReader(body(10*admin.MaxBody)))
-	r.ContentLength = -1
-	r.Header.Set("Authorization", "Bearer alice=ADMIN")
-	w := httptest.NewRecorder()
-	s.handler.ServeHTTP(w, r)
-	if w.Code != 413 {
-		t.Errorf("a long body without a length: %d", w.Code)
+	// without a length, as a chunked body comes; whatever the method makes of bodies
+	for _, method := range []string{"POST", "PATCH", "DELETE", "GET"} {
+		path := "/policies/default-free"
+		if method == "POST" {
+			path = "/api-keys"
+		}
+		r := httptest.NewRequest(method, path, strings.NewReader(body(10*admin.MaxBody)))
+		r.ContentLength = -1
+		r.Header.Set("Authorization", "Bearer alice=ADMIN")
+		r.Header.Set("If-Match", "*")
+		w := httptest.NewRecorder()
+		s.handler.ServeHTTP(w, r)
+		if w.Code != 413 {
+			t.Errorf("a long body of a %s without a length: %d", method, w.Code)
+		}
 	}
+	s.do("DELETE", "/tiers/PRO", body(admin.MaxBody), "If-Match", "*").want(t, 409) // in use
 }
 
 func TestABodyThatIsNotJSONIsRefusedByItsType(t *testing.T) {

@@ -17,7 +17,7 @@ const (
 
 // Rotation says how a key is rotated.
 type Rotation struct {
-	Grace *string `json:"grace,omitempty" doc:"How long the key before works too: 0s to 90d; 24h if absent."`
+	Grace *string `json:"grace,omitempty" doc:"How long the key before works too: 0s to 90d; 24h if absent. 0s ends every older key at once; while one from an earlier rotation still works, nothing else is possible."`
 }
 
 func (r *Rotation) grace() (time.Duration, *Problem) {
@@ -32,7 +32,7 @@ func (r *Rotation) grace() (time.Duration, *Problem) {
 }
 
 func (a *API) registerKeyLife() {
-	errs := []int{http.StatusNotFound, http.StatusPreconditionFailed}
+	errs := []int{http.StatusNotFound, http.StatusConflict, http.StatusPreconditionFailed}
 	register(a, operation{
 		id: "rotate-api-key", method: http.MethodPost, path: "/api-keys/{id}/rotate", access: changes, errors: errs,
 		summary: "Replace an API key; the key before works too for a grace period, and both share their counters",
@@ -64,13 +64,16 @@ func (a *API) rotateKey(ctx context.Context, in *struct {
 }
 
 // rotate puts a new key in the place of the old one, which works until the grace
-// period is over.
+// period is over. What was promised of an older one is kept, unless no grace is given.
 func rotate(k *policy.KeyRecord, secret string, grace time.Duration, now time.Time) *Problem {
 	switch {
 	case !k.RevokedAt.IsZero():
 		return newProblem(http.StatusConflict, "revoked", "API key "+k.ID+" is revoked, so no rotation makes it work; create another key")
 	case !k.ExpiresAt.IsZero() && !k.ExpiresAt.After(now):
 		return newProblem(http.StatusConflict, "expired", "API key "+k.ID+" has expired, so no rotation makes it work; change its expires_at first")
+	case grace > 0 && k.PreviousUntil.After(now):
+		return newProblem(http.StatusConflict, "rotating", "API key "+k.ID+" was rotated before, and the key before that works until "+
+			k.PreviousUntil.Format(time.RFC3339)+"; rotate again after that, or with the grace 0s, which ends every older key at once")
 	}
 	k.PreviousSHA256, k.PreviousUntil = [32]byte{}, time.Time{}
 	if grace > 0 {

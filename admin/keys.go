@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"reflect"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -36,7 +37,7 @@ type IssuedKey struct {
 
 // NewKey is what a key is created with.
 type NewKey struct {
-	Client    string       `json:"client" doc:"Who has it: any text, for people."`
+	Client    string       `json:"client" minLength:"1" doc:"Who has it: any text, for people."`
 	Tier      string       `json:"tier" doc:"The tier that it belongs to."`
 	ExpiresAt OptionalTime `json:"expires_at,omitzero" doc:"When it ceases to work. Absent or null: never."`
 	SHA256    string       `json:"sha256,omitempty" doc:"To import a key that exists: its SHA-256 in hex. Absent, a new key is made."`
@@ -238,10 +239,14 @@ func (a *API) changeKey(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	before := k
 	set(&k.Client, in.Body.Client)
 	set(&k.Tier, in.Body.Tier)
 	if in.Body.ExpiresAt.Set {
 		k.ExpiresAt = in.Body.ExpiresAt.Time
+	}
+	if reflect.DeepEqual(showKey(k), showKey(before)) { // a version that says nothing new would only outdate others
+		return answerKey(k), nil
 	}
 	if k, err = a.store.UpdateKey(ctx, change(ctx, "update"), k); err != nil {
 		return nil, a.failed("API key "+in.ID, err)

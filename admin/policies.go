@@ -2,8 +2,10 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 	"time"
 
@@ -20,6 +22,7 @@ type Policy struct {
 	Limit     int64      `json:"limit" doc:"Units per window; 0 denies everything."`
 	Window    string     `json:"window" doc:"The length of the window: 1s, 1m, 1h30m, 7d."`
 	Burst     int64      `json:"burst,omitempty" doc:"The most units at once; absent, it is the limit."`
+	MaxDelay  string     `json:"max_delay,omitempty" doc:"How long a request may wait for its turn: 500ms; of leaky_bucket alone. Absent, none waits."`
 	Algorithm string     `json:"algorithm" doc:"How it is counted."`
 	Cost      int64      `json:"cost" doc:"Units that one request takes; 0 only looks."`
 	Mode      string     `json:"mode" doc:"enforce refuses, shadow only counts."`
@@ -38,6 +41,7 @@ type NewPolicy struct {
 	Limit     int64    `json:"limit" doc:"Units per window, 0 to 1000000000000; 0 denies everything."`
 	Window    string   `json:"window" doc:"The length of the window, 1ms to 366d: 1s, 1m, 1h30m, 7d."`
 	Burst     int64    `json:"burst,omitempty" doc:"The most units at once, 1 to 1000000000000. Absent or 0, it is the limit."`
+	MaxDelay  string   `json:"max_delay,omitempty" doc:"How long a request may wait for its turn, up to 10m: 500ms; of leaky_bucket alone. Absent, none waits."`
 	Algorithm string   `json:"algorithm,omitempty" doc:"token_bucket (the default), leaky_bucket, fixed_window, sliding_window or sliding_log."`
 	Cost      *int64   `json:"cost,omitempty" doc:"Units that one request takes, 1 if absent; 0 only looks."`
 	Mode      string   `json:"mode,omitempty" doc:"enforce (the default) or shadow."`
@@ -51,6 +55,7 @@ type PolicyChange struct {
 	Limit     *int64    `json:"limit,omitempty" doc:"Units per window, 0 to 1000000000000; 0 denies everything."`
 	Window    *string   `json:"window,omitempty" doc:"The length of the window, 1ms to 366d: 1s, 1m, 1h30m, 7d."`
 	Burst     *int64    `json:"burst,omitempty" doc:"The most units at once; 0 is the limit."`
+	MaxDelay  *string   `json:"max_delay,omitempty" doc:"How long a request may wait for its turn, up to 10m; of leaky_bucket alone. Empty: none waits."`
 	Algorithm *string   `json:"algorithm,omitempty" doc:"token_bucket, leaky_bucket, fixed_window, sliding_window or sliding_log."`
 	Cost      *int64    `json:"cost,omitempty" doc:"Units that one request takes; 0 only looks."`
 	Mode      *string   `json:"mode,omitempty" doc:"enforce or shadow."`
@@ -68,7 +73,7 @@ func showPolicy(r policy.PolicyRecord) Policy {
 	return Policy{
 		ID: r.ID, Tier: r.Tier, APIKeyID: r.APIKeyID,
 		Route: r.Route, Methods: append([]string{}, r.Methods...),
-		Limit: r.Limit.Count, Window: window(r.Limit), Burst: r.Limit.Burst,
+		Limit: r.Limit.Count, Window: window(r.Limit), Burst: r.Limit.Burst, MaxDelay: delay(r.Limit),
 		Algorithm: string(algorithm), Cost: r.Cost, Mode: string(mode), OnError: string(r.OnError),
 		Version: r.Version, CreatedAt: moment(r.CreatedAt), UpdatedAt: moment(r.UpdatedAt),
 	}
@@ -78,6 +83,25 @@ func showPolicy(r policy.PolicyRecord) Policy {
 func window(l policy.Limit) string {
 	_, text, _ := strings.Cut(policy.Limit{Count: 1, Window: l.Window}.String(), "/")
 	return text
+}
+
+// delay is a limit's longest delay as it is written; empty if none waits.
+func delay(l policy.Limit) string {
+	if l.MaxDelay == 0 {
+		return ""
+	}
+	return window(policy.Limit{Window: l.MaxDelay})
+}
+
+func parseDelay(text string) (time.Duration, *Problem) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := policy.ParseWindow(text)
+	if err != nil {
+		return 0, wrongField("body", "max_delay", fmt.Sprintf("%q is not a duration; write one up to 10m, like 500ms", text))
+	}
+	return d, nil
 }
 
 func parseWindow(text string) (time.Duration, *Problem) {
@@ -93,6 +117,10 @@ func (n NewPolicy) record() (policy.PolicyRecord, *Problem) {
 	if p != nil {
 		return policy.PolicyRecord{}, p
 	}
+	delay, p := parseDelay(n.MaxDelay)
+	if p != nil {
+		return policy.PolicyRecord{}, p
+	}
 	cost := int64(1)
 	if n.Cost != nil {
 		cost = *n.Cost
@@ -100,7 +128,7 @@ func (n NewPolicy) record() (policy.PolicyRecord, *Problem) {
 	return policy.PolicyRecord{Policy: policy.Policy{
 		Tier: n.Tier, APIKeyID: n.APIKeyID,
 		Route: n.Route, Methods: n.Methods,
-		Limit:     policy.Limit{Count: n.Limit, Window: window, Burst: n.Burst},
+		Limit:     policy.Limit{Count: n.Limit, Window: window, Burst: n.Burst, MaxDelay: delay},
 		Algorithm: policy.Algorithm(n.Algorithm), Cost: cost,
 		Mode: policy.Mode(n.Mode), OnError: policy.OnError(n.OnError),
 	}}, nil
@@ -114,6 +142,13 @@ func (c PolicyChange) apply(r *policy.PolicyRecord) *Problem {
 			return p
 		}
 		r.Limit.Window = window
+	}
+	if c.MaxDelay != nil {
+		delay, p := parseDelay(*c.MaxDelay)
+		if p != nil {
+			return p
+		}
+		r.Limit.MaxDelay = delay
 	}
 	set(&r.Route, c.Route)
 	set(&r.Methods, c.Methods)
@@ -224,8 +259,12 @@ func (a *API) changePolicy(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	before := r
 	if p := in.Body.apply(&r); p != nil {
 		return nil, p
+	}
+	if reflect.DeepEqual(showPolicy(r), showPolicy(before)) { // a version that says nothing new would only outdate others
+		return answerPolicy(r), nil
 	}
 	if r, err = a.store.UpdatePolicy(ctx, change(ctx, "update"), r); err != nil {
 		return nil, a.failed("policy "+in.ID, err)

@@ -109,7 +109,9 @@ func TestAKeyIsShownOnceAndLivesUntilItIsRevoked(t *testing.T) {
 			t.Errorf("rotated from %q to %q", key, next)
 		}
 		s.do("POST", path+"/rotate", "", "If-Match", changed.etag()).want(t, 412)
-		s.do("POST", path+"/rotate", "").want(t, 200, `"key":"tg_`)
+		// what was promised of the first key is kept
+		s.do("POST", path+"/rotate", "").want(t, 409, `"error":"rotating"`, rotated.text("previous_until")[:16], "0s")
+		s.do("POST", path+"/rotate", `{"grace":"0s"}`).want(t, 200, `"key":"tg_`)
 		revoked := s.do("POST", path+"/revoke", "").want(t, 200, `"revoked_at":"2`)
 		again := s.do("POST", path+"/revoke", "").want(t, 200)
 		if again.body != revoked.body {
@@ -305,6 +307,45 @@ func TestTheAuditSaysWhoWhenBeforeAndAfter(t *testing.T) {
 		at, err := time.Parse(time.RFC3339, entry["at"].(string))
 		if err != nil || at.Before(start) || at.After(time.Now().Add(time.Second)) {
 			t.Errorf("at: %v (%v)", entry["at"], err)
+		}
+	})
+}
+
+func TestALongestDelayIsKeptShownAndTakenBack(t *testing.T) {
+	eachStore(t, func(t *testing.T, s *service) {
+		p := s.do("POST", "/policies", `{"tier":"FREE","route":"/queue","limit":10,"window":"1s","algorithm":"leaky_bucket","max_delay":"1500ms"}`).want(t, 201, `"max_delay":"1.5s"`)
+		path := "/policies/" + p.text("id")
+		s.do("GET", path, "").want(t, 200, `"max_delay":"1.5s"`)
+		applied := s.provider.Snapshot().AppendMatches(nil, policy.Client{Tier: "FREE"}, "GET", "/queue")
+		if got := applied[0].Rule.MaxDelay; got != 1_500_000 {
+			t.Errorf("requests wait up to %d microseconds", got)
+		}
+		s.do("PATCH", path, `{"max_delay":""}`, "If-Match", p.etag()).want(t, 200)
+		if a := s.do("GET", path, ""); strings.Contains(a.body, "max_delay") {
+			t.Errorf("taken back, and still shown: %s", a.body)
+		}
+	})
+}
+
+// A change that changes nothing is no new version: it would only make those fail who
+// have read the present one.
+func TestAChangeThatChangesNothingIsNoVersion(t *testing.T) {
+	eachStore(t, func(t *testing.T, s *service) {
+		key := "/api-keys/" + s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		for path, bodies := range map[string][]string{
+			key:                      {`{}`, `{"client":"acme"}`, `{"tier":"FREE"}`, `{"expires_at":null}`},
+			"/policies/default-free": {`{}`, `{"limit":60}`, `{"window":"60s","mode":"enforce"}`, `{"methods":[]}`},
+			"/tiers/FREE":            {`{"name":"FREE"}`},
+		} {
+			before := s.do("GET", path, "").want(t, 200)
+			for _, body := range bodies {
+				if after := s.do("PATCH", path, body, "If-Match", before.etag()).want(t, 200); after.body != before.body || after.etag() != before.etag() {
+					t.Errorf("PATCH %s %s made %s of %s", path, body, after.body, before.body)
+				}
+			}
+		}
+		if audit := s.do("GET", "/audit", "").want(t, 200); strings.Contains(audit.body, `"update"`) {
+			t.Errorf("the audit knows of a change: %s", audit.body)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
@@ -32,6 +33,10 @@ type Store interface {
 	CreateKey(ctx context.Context, c policy.Change, k policy.KeyRecord, idempotency string, replay []byte) (stored policy.KeyRecord, kept []byte, err error)
 	UpdateKey(ctx context.Context, c policy.Change, k policy.KeyRecord) (policy.KeyRecord, error)
 	DeleteKey(ctx context.Context, c policy.Change, id string, version int64) error
+
+	// Record adds a record to the audit of what is no change of what is stored. Key
+	// names a record of the kind, before is JSON.
+	Record(ctx context.Context, c policy.Change, kind, key string, before json.RawMessage) error
 }
 
 // Reader is what every provider can answer.

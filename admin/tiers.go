@@ -126,6 +126,9 @@ func (a *API) changeTier(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
+	if in.Body.Name == t.Name {
+		return answerTier(t), nil
+	}
 	t.Name = in.Body.Name
 	if t, err = a.store.UpdateTier(ctx, change(ctx, "update"), in.Name, t); err != nil {
 		return nil, a.failed(in.what(), err)

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -64,12 +65,21 @@ func (a *API) getUsage(ctx context.Context, in *struct{ IDPath }) (*usageAnswer,
 	if p != nil {
 		return nil, p
 	}
+	items, err := a.usageOf(ctx, client)
+	if err != nil {
+		return nil, a.backendFailed(err)
+	}
+	return &usageAnswer{Usage{APIKeyID: in.ID, Tier: client.Tier, Items: items}}, nil
+}
+
+// usageOf is what a client has used of each policy.
+func (a *API) usageOf(ctx context.Context, client policy.Client) ([]LimitUsage, error) {
 	applied, buckets := a.bucketsOf(client)
 	decisions := make([]policy.Decision, len(buckets))
 	if err := a.peek(ctx, buckets, decisions); err != nil {
-		return nil, a.backendFailed(err)
+		return nil, err
 	}
-	usage := Usage{APIKeyID: in.ID, Tier: client.Tier, Items: make([]LimitUsage, len(applied))}
+	items := make([]LimitUsage, len(applied))
 	now := time.Now()
 	next := 0
 	for i, p := range applied {
@@ -78,18 +88,18 @@ func (a *API) getUsage(ctx context.Context, in *struct{ IDPath }) (*usageAnswer,
 			d = decisions[next]
 			next++
 		}
-		usage.Items[i] = showUsage(p, d, now)
+		items[i] = showUsage(p, d, now)
 	}
-	return &usageAnswer{usage}, nil
+	return items, nil
 }
 
 func showUsage(p *policy.Applied, d policy.Decision, now time.Time) LimitUsage {
 	return LimitUsage{
 		Policy: p.Name, PolicyID: p.ID, Mode: string(p.Mode),
-		Limit:     p.Limit.Capacity(),
-		Used:      max(p.Limit.Capacity()-d.Remaining, 0),
+		Limit:     p.Rule.AtOnce,
+		Used:      max(p.Rule.AtOnce-d.Remaining, 0),
 		Remaining: d.Remaining,
-		ResetAt:   now.Add(d.ResetAfter).UTC(),
+		ResetAt:   now.Add(d.ResetAfter).Round(time.Millisecond).UTC(),
 	}
 }
 
@@ -108,6 +118,9 @@ func (a *API) resetUsage(ctx context.Context, in *struct{ IDPath }) (*struct{}, 
 	if p != nil {
 		return nil, p
 	}
+	if p := a.recordReset(ctx, client); p != nil {
+		return nil, p
+	}
 	if _, buckets := a.bucketsOf(client); len(buckets) > 0 {
 		if err := a.resetter.Reset(ctx, buckets); err != nil {
 			return nil, a.backendFailed(err)
@@ -115,6 +128,29 @@ func (a *API) resetUsage(ctx context.Context, in *struct{ IDPath }) (*struct{}, 
 	}
 	a.log.Info("the usage of an API key was reset", zap.String("api_key_id", in.ID), zap.String("actor", actorOf(ctx)))
 	return nil, nil
+}
+
+// recordReset writes what an API key has used to the audit, before it is
+// forgotten: a reset that leaves no trace is worse than a trace of one that failed.
+func (a *API) recordReset(ctx context.Context, c policy.Client) *Problem {
+	if a.store == nil { // it reads alone, and the log has to do
+		return nil
+	}
+	var items []LimitUsage
+	if a.peeker != nil {
+		var err error
+		if items, err = a.usageOf(ctx, c); err != nil {
+			return a.backendFailed(err)
+		}
+	}
+	before, err := json.Marshal(Usage{APIKeyID: c.APIKeyID, Tier: c.Tier, Items: items})
+	if err == nil {
+		err = a.store.Record(ctx, change(ctx, "reset_usage"), policy.KindKey, c.APIKeyID, before)
+	}
+	if err != nil {
+		return a.failed("API key "+c.APIKeyID, err)
+	}
+	return nil
 }
 
 // clientOf is the client that an API key names, whether the key works or not.

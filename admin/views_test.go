@@ -47,6 +47,10 @@ func TestUsageShowsWhatAKeyHasUsedAndAResetForgetsIt(t *testing.T) {
 		if forgot := []string{policy.KeyIdentity(id) + " global"}; !slices.Equal(s.backend.forgot, forgot) {
 			t.Errorf("forgot %q, want %q", s.backend.forgot, forgot)
 		}
+		audit := s.do("GET", "/audit?limit=1", "").want(t, 200, `"action":"reset_usage"`, `"actor":"alice"`, `"key":"`+id+`"`, `"used":3`)
+		if !strings.Contains(audit.body, `"after":null`) {
+			t.Errorf("audit: %s", audit.body)
+		}
 		s.do("GET", "/api-keys/k1/usage", "").want(t, 404)
 		s.do("DELETE", "/api-keys/k1/usage", "").want(t, 404)
 		s.backend.mu.Lock()
@@ -59,6 +63,33 @@ func TestUsageShowsWhatAKeyHasUsedAndAResetForgetsIt(t *testing.T) {
 		health := s.do("GET", "/healthz", "")
 		if health.status != 503 || health.text("backend") != "unavailable" || strings.Contains(health.body, "10.1.2.3") {
 			t.Errorf("health: %d %s", health.status, health.body)
+		}
+	})
+}
+
+// What an unused key has used is nothing, by whatever algorithm it is counted, and
+// what is left is all that can be had at once.
+func TestAnUnusedKeyHasUsedNothing(t *testing.T) {
+	eachStore(t, func(t *testing.T, s *service) {
+		id := s.do("POST", "/api-keys", `{"client":"acme","tier":"FREE"}`).want(t, 201).text("id")
+		for i, tt := range []struct {
+			limit string
+			most  int64
+		}{
+			{`"limit":36000,"window":"1h","algorithm":"leaky_bucket","max_delay":"2s"`, 21},
+			{`"limit":60,"window":"1m","algorithm":"leaky_bucket"`, 1},
+			{`"limit":6,"window":"1m","algorithm":"leaky_bucket","max_delay":"30s"`, 4},
+			{`"limit":6,"window":"1m","algorithm":"token_bucket","burst":11`, 11},
+			{`"limit":6,"window":"1m","algorithm":"sliding_log"`, 6},
+			{`"limit":6,"window":"1m","algorithm":"sliding_window"`, 6},
+			{`"limit":6,"window":"1m","algorithm":"fixed_window"`, 6},
+		} {
+			s.do("POST", "/policies", fmt.Sprintf(`{"tier":"FREE","route":"/%d",%s}`, i, tt.limit)).want(t, 201)
+			usage := s.do("GET", "/api-keys/"+id+"/usage", "").want(t, 200)
+			want := fmt.Sprintf(`"limit":%d,"used":0,"remaining":%d,`, tt.most, tt.most)
+			if !strings.Contains(usage.body, want) {
+				t.Errorf("%s: usage lacks %s: %s", tt.limit, want, usage.body)
+			}
 		}
 	})
 }
@@ -94,6 +125,11 @@ func TestExplainSaysWhatRequestsAreDecidedBy(t *testing.T) {
 				t.Errorf("%s: %q apply, want %q", tt.query, got, tt.want)
 			}
 		}
+		// a tier may be without a ceiling; whoever asks is told so
+		s.do("GET", "/explain?api_key_id="+id, "").want(t, 200, `"limited":true`)
+		s.do("DELETE", "/policies/default-free", "", "If-Match", "*").want(t, 204)
+		s.do("GET", "/explain?api_key_id="+id+"&method=POST&path=/login", "").want(t, 200, `"limited":true`)
+		s.do("GET", "/explain?api_key_id="+id, "").want(t, 200, `"limited":false`)
 		s.do("POST", "/api-keys/"+id+"/revoke", "").want(t, 200)
 		a := s.do("GET", "/explain?api_key_id="+id, "").want(t, 200, "revoked", `"tier":"anonymous"`)
 		if got := a.explained(); !slices.Equal(got, []string{"anonymous *"}) {
@@ -269,6 +305,7 @@ func TestABackendThatCannotShowOrForgetSaysSo(t *testing.T) {
 		s.handler = admin.New(admin.Settings{Provider: s.provider, ProviderName: "embedded", Authenticator: tokens{}, Logger: zap.NewNop()})
 		s.do("GET", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
 		s.do("DELETE", "/api-keys/"+id+"/usage", "").want(t, 501, `"error":"not_implemented"`)
+		s.do("GET", "/top", "").want(t, 501, `"error":"not_implemented"`)
 		s.do("GET", "/healthz", "").want(t, 200, `"backend":"ok"`)
 	})
 }

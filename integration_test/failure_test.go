@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,75 @@ func TestCaddyStartsWithoutRedisAndFindsItLater(t *testing.T) {
 	}
 	eventually(t, "decisions come from Redis", backendUp(t, c, server))
 	eventually(t, "what must not be decided without Redis is decided", func() bool { return c.get("/closed").status == 200 })
+	if lines := tripLines(c); len(lines) != 1 {
+		t.Errorf("%d error lines, want one:\n%s", len(lines), strings.Join(lines, ""))
+	}
+}
+
+// Nothing is there that Caddy asks: it starts, says of each once that it is missing,
+// and finds both when they come.
+func TestCaddyStartsWithoutRedisAndWithoutPostgresAndFindsBothLater(t *testing.T) {
+	t.Parallel()
+	pg, server := testserver.NewPostgres(t), testserver.NewRedis(t)
+	url := pg.NewDatabase(t)
+	pg.Kill()
+	server.Kill()
+	c := startCaddy(t, managed, postgresProvider(url, "cache_ttl 1s"), impatient(server))
+	awaitHealth(c, 503)
+	c.get("/").wantStatus(t, 200).wantNumber(t, "X-RateLimit-Limit", 30) // the strictest built-in limit
+	eventually(t, "both are said to be missing", func() bool {
+		return len(tripLines(c)) == 1 && len(c.log.lines(`"level":"error"`, "strictest built-in limit")) == 1
+	})
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pg.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	awaitHealth(c, 200)
+	k := manage(c).create("/api-keys", `{"client": "acme", "tier": "ENTERPRISE"}`)
+	(&stage{t: t, there: c}).awaitTier(k.Key, "ENTERPRISE")
+	eventually(t, "buckets are in Redis", func() bool {
+		c.get("/", apiKey(k.Key)).wantStatus(t, 200)
+		return slices.Contains(storedKeys(t, inspect(t, server)), "ratelimit:{k_"+k.id()+"}:global")
+	})
+	for _, text := range []string{"redis is unavailable", "postgres is unavailable", "strictest built-in limit"} {
+		if lines := c.log.lines(`"level":"error"`, text); len(lines) != 1 {
+			t.Errorf("%d errors say %s, want one", len(lines), text)
+		}
+	}
+}
+
+// The counters are those of the new server from the first request on; a request that
+// the old one is asked about when the configuration changes is answered by it.
+func TestAReloadMovesOverToAnotherRedis(t *testing.T) {
+	t.Parallel()
+	old, next := testserver.NewPatient(t), testserver.NewRedis(t)
+	at := func(url string) string {
+		return strings.ReplaceAll(patientSite("10s"), "{$BACKEND:memory}", "redis "+url+" {\n timeout 10s\n }\n")
+	}
+	c := startCaddy(t, at(old.URL()))
+	c.get("/closed").wantStatus(t, 200).wantNumber(t, "X-RateLimit-Remaining", 999)
+	old.Proxy.Blackhole(true)
+	received := old.Proxy.Received()
+	before := c.inFlight("/closed")
+	eventually(t, "a call is on its way to the old server", func() bool { return old.Proxy.Received() > received })
+
+	reloaded := make(chan string)
+	go func() { reloaded <- c.load(at(next.URL())) }()
+	eventually(t, "the new server is there", func() bool { return connectedClients(t, next) > 1 })
+	eventually(t, "it decides", func() bool {
+		c.get("/closed", from("203.0.113.7"))
+		return len(storedKeys(t, inspect(t, next))) > 0
+	})
+	old.Proxy.Blackhole(false)
+	if problem := <-reloaded; problem != "" {
+		t.Fatal(problem)
+	}
+	if status := before(); status != 200 {
+		t.Errorf("the request in between was answered %d", status)
+	}
+	eventually(t, "the connections to the old server are closed", func() bool { return connectedClients(t, old.Redis) == 1 })
 }
 
 // Redis comes back empty after a crash: the scripts must be brought again.
@@ -294,5 +364,44 @@ func TestRedisThatDiesDuringABurstFailsNoRequest(t *testing.T) {
 				t.Errorf("answers by status: %v, want 9 to 19 to pass and the others refused", count)
 			}
 		})
+	}
+}
+
+// What the section "What local can admit" of docs/failure-modes.md says, with two
+// instances and a limit of three.
+func TestTheSwitchToLocalAdmitsWhatIsSaidOfIt(t *testing.T) {
+	t.Parallel()
+	server := testserver.NewRedis(t)
+	site := strings.Replace(modes, "\n{\n", "\n{\n\tdebug\n", 1)
+	one, other := startCaddy(t, site, impatient(server)), startCaddy(t, site, impatient(server))
+	for _, c := range []*caddy{one, other} {
+		eventually(t, "decisions come from Redis", backendUp(t, c, server))
+	}
+	known, shared, fresh := from("203.0.113.1"), from("203.0.113.2"), from("203.0.113.3")
+	one.sequence(5, "/local", known).want(t, tally{200: 3, 429: 2})
+	one.sequence(1, "/local", shared).want(t, tally{200: 1})
+	other.sequence(1, "/local", shared).want(t, tally{200: 1})
+	server.Kill()
+	for _, c := range []*caddy{one, other} {
+		eventually(t, "the outage is noticed", func() bool { c.get("/open"); return len(tripLines(c)) == 1 })
+	}
+
+	one.sequence(3, "/local", known).want(t, tally{429: 3})           // goes on where Redis stood
+	other.sequence(5, "/local", known).want(t, tally{200: 3, 429: 2}) // was never told of it
+	one.sequence(5, "/local", shared).want(t, tally{200: 2, 429: 3})  // heard of one used
+	other.sequence(5, "/local", shared).want(t, tally{200: 1, 429: 4})
+	for _, c := range []*caddy{one, other} { // each gives the limit
+		c.sequence(5, "/local", fresh).want(t, tally{200: 3, 429: 2})
+	}
+
+	if err := server.Restart(); err != nil { // empty
+		t.Fatal(err)
+	}
+	for _, c := range []*caddy{one, other} {
+		eventually(t, "decisions come from Redis again", backendUp(t, c, server))
+	}
+	count := one.sequence(5, "/local", fresh)
+	if count[200] != 3 { // Redis was not told what was counted meanwhile
+		t.Errorf("after the return: %v, want one limit more", count)
 	}
 }

@@ -78,11 +78,23 @@ func storedKeys(t *testing.T, client *redis.Client) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if ttl <= 0 && ttl != -2 { // -2: it has just expired
+		if ttl < 0 && ttl != -2 { // -2: it has just expired; 0: it is about to
 			t.Errorf("key %q has PTTL %d, want a time to live", key, ttl)
 		}
 	}
 	return keys
+}
+
+// connectedClients counts the connections of a server, that of the count among them.
+func connectedClients(t *testing.T, server *testserver.Redis) int {
+	t.Helper()
+	client := inspect(t, server)
+	defer client.Close()
+	n, err := strconv.Atoi(client.InfoMap(t.Context(), "clients").Item("Clients", "connected_clients"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 var commandLine = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+),`)

@@ -20,6 +20,43 @@ func TestARefusalCarriesAProblemThatNamesTheLimit(t *testing.T) {
 	}
 }
 
+// Whoever looks, client or operator, learns which of several limits refused.
+func TestARefusalNamesItsLimitEverywhere(t *testing.T) {
+	t.Parallel()
+	onEachBackend(t, func(t *testing.T, backend string) {
+		c := startCaddy(t, strings.Replace(trusting, "{\n", "{\n\tmetrics\n\tdebug\n", 1)+`
+:{$PORT} {
+	log
+	rate_limit {
+		zone wide {
+			limit 100/1d
+		}
+		zone narrow {
+			limit 1/1d
+		}
+		zone other {
+			limit 50/1d
+		}
+	}
+	respond "welcome"
+}`, backend)
+		c.get("/").wantStatus(t, 200)
+		a := c.get("/")
+		if p := a.wantProblem(t, 429, "rate_limited", "narrow"); !strings.Contains(p.Detail, "narrow") {
+			t.Errorf("the body says %q", p.Detail)
+		}
+		a.wantNumber(t, "X-RateLimit-Limit", 1)
+		if left := a.remaining(t, "narrow"); left != 0 {
+			t.Errorf("RateLimit: %d left of the limit that refused", left)
+		}
+		c.wantLogged([]any{"narrow", "allowed", 0, "anonymous"}, []any{"narrow", "blocked", 0, "anonymous"})
+		for _, line := range [][]string{{"rate limit exceeded", `"zone":"narrow"`}, {`"name":"rate_limit_exceeded"`, `"zone":"narrow"`}} {
+			eventually(t, "it is logged", func() bool { return len(c.log.lines(line...)) == 1 })
+		}
+		c.metrics().wantRequests(t, map[string]float64{"wide|anonymous|allowed": 1, "narrow|anonymous|allowed": 1, "other|anonymous|allowed": 1, "narrow|anonymous|blocked": 1})
+	})
+}
+
 func TestTheCorrelationIDIsTheRequestsWhenItIsSaneElseMade(t *testing.T) {
 	t.Parallel()
 	c := startCaddy(t, `

@@ -5,6 +5,7 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -327,12 +328,38 @@ func TestReloadsOpenNoFurtherConnectionsToRedis(t *testing.T) {
 	}
 }
 
+// goroutineStacks finds in a profile how many goroutines stand alike, and where.
+var goroutineStacks = regexp.MustCompile(`(?m)^(\d+) @ .*\n((?:#.*\n)*)`)
+
 var goroutineTotal = regexp.MustCompile(`goroutine profile: total (\d+)`)
 
 // goroutines counts those of the process.
 func (c *caddy) goroutines() int {
 	c.t.Helper()
 	c.client.CloseIdleConnections()
+	text := c.goroutineProfile()
+	m := goroutineTotal.FindStringSubmatch(text)
+	if m == nil {
+		c.t.Fatalf("no count in %.100q", text)
+	}
+	n, _ := strconv.Atoi(m[1])
+	return n
+}
+
+// goroutinesIn counts those that a function is on the stack of.
+func (c *caddy) goroutinesIn(function string) (n int) {
+	c.t.Helper()
+	for _, m := range goroutineStacks.FindAllStringSubmatch(c.goroutineProfile(), -1) {
+		if strings.Contains(m[2], function) {
+			same, _ := strconv.Atoi(m[1])
+			n += same
+		}
+	}
+	return n
+}
+
+func (c *caddy) goroutineProfile() string {
+	c.t.Helper()
 	resp, err := c.admin.Get("http://localhost/debug/pprof/goroutine?debug=1")
 	if err != nil {
 		c.t.Fatal(err)
@@ -342,10 +369,5 @@ func (c *caddy) goroutines() int {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	m := goroutineTotal.FindSubmatch(text)
-	if m == nil {
-		c.t.Fatalf("no count in %.100q", text)
-	}
-	n, _ := strconv.Atoi(string(m[1]))
-	return n
+	return string(text)
 }

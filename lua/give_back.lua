@@ -2,7 +2,7 @@
 -- another slot refused.
 --
 -- KEYS     one key per bucket, all in one hash slot
--- ARGV[1]  the time in microseconds, as take.lua's ARGV[1]
+-- ARGV[1]  the time, see begin.lua
 -- ARGV[2]  when it was taken: the time that take.lua replied
 -- ARGV[3]  per bucket a byte and some numbers, exactly as take.lua's ARGV[2]
 --
@@ -11,20 +11,12 @@
 --
 -- Reply: per bucket "<dd": whole units remaining and the microseconds until it
 -- equals one never seen, joined to one string.
-local now = ARGV[1]
-if now == '' then
-  local t = redis.call('TIME')
-  now = t[1] * 1000000 + t[2]
-else
-  now = tonumber(now)
-end
 local taken = tonumber(ARGV[2])
-local call, pack, unpack = redis.call, struct.pack, struct.unpack
 
 -- keep stores a state for the microseconds that are left of it.
 local function keep(key, state, left)
   if left > 0 then
-    call('SET', key, state, 'PX', math.ceil(left / 1000))
+    call('PSETEX', key, ceil(left / 1000), state)
     return state
   end
   call('DEL', key)
@@ -73,8 +65,9 @@ local function sliding(key, value, window, cost)
 end
 
 -- A sliding log: the request is found by its time, and the totals from it on are
--- corrected. What stood in for it goes if nothing of it is left.
-local function log(key, cost)
+-- corrected. What stood in for it goes if nothing of it is left, and the log lives
+-- as long as its last request counts.
+local function log(key, window, cost)
   local list = redis.pcall('LRANGE', key, 0, -1)
   if list.err then return end
   local before = 0
@@ -85,9 +78,9 @@ local function log(key, cost)
         local at, sum = unpack('<dd', list[k])
         call('LSET', key, k - 1, pack('<dd', at, sum - cost))
       end
-      if total - before == cost then
-        if #list == 2 then call('DEL', key) else call('LREM', key, 1, pack('<dd', t, total - cost)) end
-      end
+      if total - before == cost then call('LREM', key, 1, pack('<dd', t, total - cost)) end
+      local left = unpack('<d', call('LINDEX', key, -1)) + window - now
+      if left > 0 then call('PEXPIRE', key, math.ceil(left / 1000)) else call('DEL', key) end
       return
     end
     before = total
@@ -121,7 +114,7 @@ for i = 1, #KEYS do
     elseif what == 4 then
       _, remaining, reset = sliding_window(sliding(key, value, window, cost), now, window, count, 0)
     else
-      log(key, cost)
+      log(key, window, cost)
       _, remaining, reset = sliding_log(key, now, window, count, 0)
       if type(_) == 'table' then return _ end
     end

@@ -1,7 +1,22 @@
+-- token_bucket_step(used, num, den, capacity, cost)
+--
+-- Decides one token bucket of which `used` is in use: what does not fit into it is
+-- refused. cost and capacity are scaled; see bucket.lua for the rest. It replies the
+-- first three of the numbers below, and what is in use then.
+local function token_bucket_step(used, num, den, capacity, cost)
+  local over, retry = used - (capacity - cost), 0
+  if over > 0 then
+    retry = math.ceil(over / num)
+  else
+    used = used + cost
+  end
+  local free = capacity - used
+  return retry, (free - free % den) / den, math.ceil(used / num), used
+end
+
 -- token_bucket(value, now, num, den, capacity, cost)
 --
--- Decides one token bucket: what does not fit into it is refused. cost and
--- capacity are scaled; see bucket.lua for the rest.
+-- Decides one token bucket that is stored as value.
 --
 -- Reply, in this order, as of every algorithm:
 --   retry      0 if the cost fits; else the microseconds until it would
@@ -10,17 +25,9 @@
 --   state      what to store if the request passes; nil for "write nothing"
 --   ttl        milliseconds to store it for
 local function token_bucket(value, now, num, den, capacity, cost)
-  local ceil, used = math.ceil, 0
+  local used
   used, now = bucket_used(1, value, now, num, den, capacity)
-  local over = used - (capacity - cost)
-  if over > 0 then
-    local free = capacity - used
-    return ceil(over / num), (free - free % den) / den, ceil(used / num)
-  end
-  used = used + cost
-  local free, reset = capacity - used, ceil(used / num)
-  if cost == 0 then
-    return 0, (free - free % den) / den, reset
-  end
-  return 0, (free - free % den) / den, reset, struct.pack('<Bddd', 1, now, used, den), ceil(reset / 1000)
+  local retry, remaining, reset, after = token_bucket_step(used, num, den, capacity, cost)
+  if after == used then return retry, remaining, reset end
+  return retry, remaining, reset, struct.pack('<Bddd', 1, now, after, den), math.ceil(reset / 1000)
 end

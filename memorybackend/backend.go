@@ -7,7 +7,9 @@ import (
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
 
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -17,7 +19,19 @@ func init() {
 
 // Process returns the one store of this process. It lives as long as the process,
 // so that counters survive reloads, whatever is loaded in between.
-var Process = sync.OnceValue(func() *Store { return NewStore(DefaultMaxKeys) })
+var Process = sync.OnceValue(func() *Store {
+	s := NewStore(DefaultMaxKeys)
+	s.overflow.tell = func(scope string) { warnFull(caddy.Log().Named("rate_limit.backends.memory"), scope, s.Len()) }
+	metrics.Keys.Add(func() float64 { return float64(s.Len()) })
+	metrics.MaxKeys.Add(func() float64 { return float64(s.MaxKeys()) })
+	return s
+})
+
+// warnFull says that a table is too small. A scope is a limit's name, never a secret.
+func warnFull(l *zap.Logger, scope string, buckets int) {
+	l.Warn("max_keys buckets are in use: of the limit with most clients some are forgotten, and its new clients are held to what those may have used; "+
+		"if that is no attack, write a larger max_keys", zap.String("limit", scope), zap.Int("buckets", buckets))
+}
 
 // Backend keeps buckets in the memory of this process. It needs no server, and
 // every Caddy instance counts by itself. Counters survive a reload, and not a
@@ -27,7 +41,8 @@ type Backend struct {
 	// while its client is remembered, which is at most the time in which its
 	// limit fills up again; one of the algorithm sliding_log takes up to 32 bytes
 	// more for each request that counts. A table too small for its clients refuses more than
-	// the limits say, never less. Takes effect on the running counters.
+	// the limits say, never less, and those of the limit that fills it; a warning says so, at
+	// most once in ten minutes. Takes effect on the running counters.
 	MaxKeys int `json:"max_keys,omitempty"`
 
 	store *Store

@@ -38,26 +38,37 @@
 // A bucket that has drained equals one never seen and is dropped, a few with
 // every call, soonest first.
 //
-// A shard that is full of buckets which have not drained forgets the one nearest
-// to it when a new one comes. If that were all, whoever fills the table would get
-// a fresh allowance. So the shard remembers until when the buckets it forgot are
-// in debt, the latest time of each scope, and every bucket of the scope that it
-// does not know is in debt until then: it may be one of them. The idea is that of the Space-Saving sketch
+// A shard that is full of buckets which have not drained forgets one when a new one
+// comes: of the limit (the scope) that has most buckets in the shard, the bucket nearest
+// to idle. So a flood of made-up clients displaces its own limit's clients as soon as
+// they are the most, and those of other limits stay, with all that is known of them.
+//
+// If that were all, whoever fills the table would get a fresh allowance. So of each
+// scope the shard remembers until when the buckets it forgot are in debt, and every
+// bucket of the scope that it does not know is in debt until the latest of these times:
+// it may be one of them. The idea is that of the Space-Saving sketch
 // (Metwally, Agrawal and El Abbadi, Efficient Computation of Frequent and Top-k
 // Elements in Data Streams, 2005), whose newcomers take over the count of the
 // element they replace. So a client that was forgotten and comes back is never
 // given more than if it had been remembered. Buckets that have drained are kept
-// while newcomers are in debt, unless their place is needed, since of them it is
-// known that they owe nothing.
+// while newcomers of their scope are in debt, unless their place is needed, since of
+// them it is known that they owe nothing.
+//
+// One warning says that buckets in use are forgotten, and of which limit; the next one
+// comes after ten minutes at the earliest.
 //
 // # What this gives up
 //
 // While a table is too small for its clients, and for as long afterwards as the
-// longest debt forgotten, clients that are really new start with less than a full
-// bucket, or with an empty one. Such a client is refused once, is remembered as
-// owing what its limit allows to owe, and pays it off at its limit's own rate;
-// a limit so suffers for its own clients, and for others only as far as their flood
-// made it forget some. The cure is a larger max_keys.
+// longest debt forgotten, clients that are really new to a limit of which buckets were
+// forgotten start with less than a full bucket, or with an empty one. Such a client is
+// refused once, is remembered as owing what its limit allows to owe, and pays it off at
+// its limit's own rate. The cure is a larger max_keys.
+//
+// Which limit gives way is a matter of numbers, not of guilt. One that really has most
+// of the clients gives way to a flood of another, until the flood is the larger one: of
+// two limits each keeps half of the table at least, of n the nth part. A flood of
+// requests that count against several limits at once weighs on all of them.
 //
 // A debt is carried over as a time. If the limit of a forgotten bucket is changed
 // before it comes back, it owes that time by the new limit, which is not always
@@ -67,8 +78,9 @@
 // A log takes 16 bytes more, up to twice that, for each moment at which a request
 // passed in its window, up to its count; the bound on buckets does not bound them.
 //
-// Which bucket is nearest to idle is exact; which shard a client is in is chance.
-// A table is full when a shard is, at a few percent less than its bound.
+// Which bucket of a scope is nearest to idle is exact, and so is which scope of a shard
+// has most; which shard a client is in is chance. A table is full when a shard is, at a
+// few percent less than its bound.
 //
 // Nothing is shared between processes, and nothing survives a restart. A process
 // has one store, which lives as long as it does: a configuration without limits

@@ -1,6 +1,6 @@
 package memorybackend
 
-// idleHeap orders the entries of a shard by when they may be forgotten,
+// idleHeap orders the entries of a family by when they may be forgotten,
 // soonest first.
 //
 // It is lazy. Nearly every write makes an entry's expiry later, and moving the

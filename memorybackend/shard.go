@@ -11,27 +11,29 @@ type key struct{ identity, scope string }
 
 // entry is a bucket in a shard.
 type entry struct {
-	key
+	identity string
+	family   *family
 	state
-	position int32 // in the heap
+	position int32 // in the family's heap
 }
+
+func (e *entry) key() key { return key{e.identity, e.family.scope} }
 
 // shard is the part of a table behind one lock.
 type shard struct {
-	mu      sync.Mutex
-	entries map[key]*entry
-	heap    idleHeap
+	mu       sync.Mutex
+	entries  map[key]*entry
+	families map[string]*family // by scope
+	ranking  ranking            // of all families
+	turn     *family            // whose idle entries are dropped next
 
 	// The most entries it may hold.
 	quota int
 
-	// Buckets that were forgotten before they were idle, of each scope, are idle at
-	// this time. Nobody can tell a newcomer of the scope from one of them, so it is
-	// in debt until then.
-	forgotten debts
-
 	// The most entries since the map was made. A map never gives memory back.
 	peak int
+
+	overflow *overflow // of the store
 
 	_ [64]byte // neighbours' locks do not share a cache line
 }
@@ -43,12 +45,17 @@ const (
 	smallMap     = 256 // and not at all while its peak is below this
 )
 
+func (sh *shard) init(quota int, o *overflow) {
+	sh.entries, sh.families = make(map[key]*entry), make(map[string]*family)
+	sh.quota, sh.overflow = quota, o
+}
+
 // stateLocked copies the state of a bucket and returns where it is stored, if it is.
 func (sh *shard) stateLocked(b *policy.Bucket, now int64, to *state) *entry {
 	e := sh.entries[key{b.Identity, b.Scope}]
 	switch {
 	case e == nil:
-		*to = owing(b.Rule, now, sh.forgotten.until[b.Scope])
+		*to = owing(b.Rule, now, sh.debtLocked(b.Scope))
 	case e.expiry() <= now:
 		*to = state{}
 	default:
@@ -57,25 +64,32 @@ func (sh *shard) stateLocked(b *policy.Bucket, now int64, to *state) *entry {
 	return e
 }
 
+// debtLocked is until when newcomers of a scope are in debt.
+func (sh *shard) debtLocked(scope string) int64 {
+	if f := sh.families[scope]; f != nil {
+		return f.debt
+	}
+	return 0
+}
+
 // updateLocked writes a bucket that is stored.
 func (sh *shard) updateLocked(e *entry, s *state) {
 	s.log.write(s)
 	e.state = *s
-	sh.heap.sooner(e)
+	e.family.heap.sooner(e)
 }
 
-// insertLocked stores a bucket that is not. A full shard forgets the entry
-// nearest to idle for it.
+// insertLocked stores a bucket that is not. A full shard forgets another one for it.
 func (sh *shard) insertLocked(k key, s *state) {
 	var e *entry
 	if len(sh.entries) < sh.quota {
 		e = new(entry)
 	} else {
-		e = sh.forgetLocked()
+		e = sh.forgetLocked(s.at)
 	}
 	s.log.write(s)
-	*e = entry{key: k, state: *s}
-	sh.adoptLocked(e)
+	*e = entry{identity: k.identity, state: *s}
+	sh.adoptLocked(e, k.scope)
 }
 
 // resetLocked makes a bucket one that is known to owe nothing.
@@ -84,70 +98,108 @@ func (sh *shard) resetLocked(b *policy.Bucket) {
 	switch e := sh.entries[k]; {
 	case e != nil:
 		sh.updateLocked(e, &state{})
-	case sh.forgotten.until[b.Scope] > 0:
+	case sh.debtLocked(b.Scope) > 0:
 		sh.insertLocked(k, &state{})
 	}
 }
 
-func (sh *shard) adoptLocked(e *entry) {
-	sh.entries[e.key] = e
-	sh.heap.push(e)
+func (sh *shard) adoptLocked(e *entry, scope string) {
+	e.family = sh.familyLocked(scope)
+	sh.entries[e.key()] = e
+	e.family.heap.push(e)
+	sh.ranking.grew(e.family)
 	sh.peak = max(sh.peak, len(sh.entries))
 }
 
-// forgetLocked removes the entry nearest to idle and remembers until when it
-// would have been in debt. Putting stale keys right can take long, but every
-// step is one that a write has saved.
-func (sh *shard) forgetLocked() *entry {
-	for sh.heap.advance() {
+// familyLocked finds the family of a scope, or founds it.
+func (sh *shard) familyLocked(scope string) *family {
+	f := sh.families[scope]
+	if f != nil {
+		return f
 	}
-	e := sh.heap.pop()
-	delete(sh.entries, e.key)
-	sh.forgotten.add(e.scope, e.idle)
+	f = &family{scope: scope}
+	sh.families[scope] = f
+	sh.ranking.add(f)
+	if sh.turn == nil {
+		sh.turn, f.next = f, f
+	} else {
+		f.next, sh.turn.next = sh.turn.next, f
+	}
+	return f
+}
+
+// forgetLocked removes an entry of the largest family, the one nearest to idle, and
+// remembers until when it would have been in debt. So whoever fills the table with
+// clients of one limit does it at that limit's expense. Putting stale keys right can
+// take long, but every step is one that a write has saved.
+func (sh *shard) forgetLocked(now int64) *entry {
+	f := sh.ranking[0]
+	for f.heap.advance() {
+	}
+	e := sh.popLocked(f)
+	f.owe(e.idle)
+	if e.idle > now {
+		sh.overflow.note(&f.scope, now)
+	}
 	return e
 }
 
-// debts says until when the forgotten buckets of each scope are in debt. There are
-// as many scopes as limits, so they are few.
-type debts struct {
-	until  map[string]int64
-	latest int64 // of all of them
-}
-
-func (d *debts) add(scope string, until int64) {
-	if d.until == nil {
-		d.until = make(map[string]int64)
-	}
-	d.until[scope] = max(d.until[scope], until)
-	d.latest = max(d.latest, until)
-}
-
-// settle forgets debts once all of them are paid.
-func (d *debts) settle(now int64) {
-	if d.until != nil && d.latest <= now {
-		*d = debts{}
-	}
+// popLocked removes the top of a family's heap.
+func (sh *shard) popLocked(f *family) *entry {
+	e := f.heap.pop()
+	delete(sh.entries, e.key())
+	sh.ranking.shrank(f)
+	return e
 }
 
 // dropIdleLocked removes entries that equal buckets never seen, a few at a
-// time, so that no call pays for all. While newcomers are in debt they do not
-// equal them: that it is known to owe nothing is worth a client's place.
+// time, so that no call pays for all. Families take turns, each as long as it has
+// more of them.
 func (sh *shard) dropIdleLocked(now int64) {
-	sh.forgotten.settle(now)
-	if sh.forgotten.latest > now {
+	f := sh.turn
+	if f == nil {
 		return
 	}
-	before := len(sh.heap)
-	for range dropsPerCall {
-		if len(sh.heap) == 0 || sh.heap[0].due > now {
-			break
-		}
-		if !sh.heap.advance() {
-			delete(sh.entries, sh.heap.pop().key)
+	if n := sh.dropFromLocked(f, now); n < dropsPerCall {
+		sh.passTurnLocked(now)
+		if n == 0 {
+			return
 		}
 	}
-	if len(sh.heap) < before {
-		sh.shrinkLocked()
+	sh.shrinkLocked()
+}
+
+// dropFromLocked removes idle entries of a family and returns how many. While its
+// newcomers are in debt they do not equal them: that it is known to owe nothing is
+// worth a client's place.
+func (sh *shard) dropFromLocked(f *family, now int64) (n int) {
+	if f.debt > now {
+		return 0
+	}
+	for range dropsPerCall {
+		if len(f.heap) == 0 || f.heap[0].due > now {
+			break
+		}
+		if !f.heap.advance() {
+			sh.popLocked(f)
+		}
+		n++
+	}
+	return n
+}
+
+// passTurnLocked gives the turn to the next family, or removes that one if nothing is
+// left of it: a limit that is not used any more leaves no trace.
+func (sh *shard) passTurnLocked(now int64) {
+	f, next := sh.turn, sh.turn.next
+	if !next.settled(now) {
+		sh.turn = next
+		return
+	}
+	delete(sh.families, next.scope)
+	sh.ranking.remove(next)
+	if f.next = next.next; next == f {
+		sh.turn = nil
 	}
 }
 
@@ -161,6 +213,8 @@ func (sh *shard) shrinkLocked() {
 		entries[k] = e
 	}
 	sh.entries = entries
-	sh.heap = append(make(idleHeap, 0, len(entries)), sh.heap...)
+	for _, f := range sh.ranking {
+		f.heap = append(make(idleHeap, 0, len(f.heap)), f.heap...)
+	}
 	sh.peak = len(entries)
 }

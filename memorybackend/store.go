@@ -16,8 +16,9 @@ const DefaultMaxKeys = 1_000_000
 // Store keeps the state of buckets, at most a fixed number of them. It is safe
 // for concurrent use.
 type Store struct {
-	seed  maphash.Seed
-	table atomic.Pointer[table]
+	seed     maphash.Seed
+	table    atomic.Pointer[table]
+	overflow overflow
 
 	mu      sync.Mutex // held while the table is replaced
 	maxKeys int
@@ -27,14 +28,16 @@ type Store struct {
 // as 1.
 func NewStore(maxKeys int) *Store {
 	s := &Store{seed: maphash.MakeSeed(), maxKeys: max(1, maxKeys)}
-	s.table.Store(newTable(s.maxKeys))
+	s.table.Store(newTable(s.maxKeys, &s.overflow))
 	return s
 }
 
 // SetMaxKeys changes the most buckets that the store keeps, and keeps all that
-// fit. What does not fit is forgotten as in a full store: nearest to idle
-// first, its debt left to newcomers. Less than 1 counts as 1.
+// fit. What does not fit is forgotten as in a full store: of the limit with most
+// clients and nearest to idle first, its debt left to newcomers. Less than 1 counts
+// as 1.
 func (s *Store) SetMaxKeys(maxKeys int) {
+	defer s.overflow.pass()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maxKeys = max(1, maxKeys)
@@ -45,10 +48,17 @@ func (s *Store) SetMaxKeys(maxKeys int) {
 	old := s.table.Load()
 	old.lock(old.all())
 	defer old.unlock(old.all())
-	next := newTable(maxKeys)
-	next.inherit(old, s.seed)
+	next := newTable(maxKeys, &s.overflow)
+	next.inherit(old, s.seed, Now())
 	s.table.Store(next)
 	old.retired = true
+}
+
+// MaxKeys returns the most buckets that the store keeps.
+func (s *Store) MaxKeys() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maxKeys
 }
 
 // Len returns how many buckets are stored, idle ones that were not dropped yet
@@ -101,6 +111,7 @@ func (s *Store) Reset(buckets []policy.Bucket) {
 }
 
 func (s *Store) take(c *call) {
+	defer s.overflow.pass()
 	t, mask := s.lock(c)
 	defer t.unlock(mask)
 	t.dropIdle(mask, c.now)
@@ -142,18 +153,18 @@ type table struct {
 	retired bool
 }
 
-func newTable(maxKeys int) *table {
+func newTable(maxKeys int, o *overflow) *table {
 	n := 1
 	for 2*n <= maxShards && maxKeys/(2*n) >= minPerShard {
 		n *= 2
 	}
 	t := &table{shards: make([]shard, n)}
 	for i := range t.shards {
-		t.shards[i].entries = make(map[key]*entry)
-		t.shards[i].quota = maxKeys / n
+		quota := maxKeys / n
 		if i < maxKeys%n {
-			t.shards[i].quota++
+			quota++
 		}
+		t.shards[i].init(quota, o)
 	}
 	return t
 }
@@ -190,20 +201,22 @@ func (t *table) dropIdle(mask uint64, now int64) {
 // inherit moves all entries of a locked table into a new one. Which of the new
 // shards a forgotten bucket would be in is not known, so all of them answer for
 // it.
-func (t *table) inherit(old *table, seed maphash.Seed) {
+func (t *table) inherit(old *table, seed maphash.Seed, now int64) {
 	for i := range old.shards {
-		for scope, until := range old.shards[i].forgotten.until {
+		for _, f := range old.shards[i].ranking {
 			for j := range t.shards {
-				t.shards[j].forgotten.add(scope, until)
+				if sh := &t.shards[j]; f.debt > 0 {
+					sh.familyLocked(f.scope).owe(f.debt)
+				}
 			}
 		}
 	}
 	for i := range old.shards {
-		for _, e := range old.shards[i].entries {
+		for k, e := range old.shards[i].entries {
 			sh := &t.shards[t.index(seed, e.identity)]
-			sh.adoptLocked(e)
+			sh.adoptLocked(e, k.scope)
 			if len(sh.entries) > sh.quota {
-				sh.forgetLocked()
+				sh.forgetLocked(now)
 			}
 		}
 	}

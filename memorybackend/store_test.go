@@ -52,14 +52,33 @@ func (s *Store) checkInvariants(t rapid.TB) {
 		sh := &table.shards[i]
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
-		if len(sh.heap) != len(sh.entries) || len(sh.entries) > sh.quota {
-			t.Fatalf("shard %d: %d in the heap, %d in the map, quota %d", i, len(sh.heap), len(sh.entries), sh.quota)
+		if len(sh.entries) > sh.quota || len(sh.families) != len(sh.ranking) {
+			t.Fatalf("shard %d: %d in the map, quota %d; %d families, %d ranked", i, len(sh.entries), sh.quota, len(sh.families), len(sh.ranking))
 		}
-		for j, item := range sh.heap {
-			e := item.entry
-			if sh.entries[e.key] != e || int(e.position) != j || item.due > e.expiry() || sh.heap[(j-1)/2].due > item.due && j > 0 {
-				t.Fatalf("shard %d: heap item %d (due %d, position %d, expiry %d) is wrong", i, j, item.due, e.position, e.expiry())
+		sum := 0
+		for rank, f := range sh.ranking {
+			sum += len(f.heap)
+			if f.rank != rank || rank > 0 && len(sh.ranking[rank-1].heap) < len(f.heap) || sh.families[f.scope] != f {
+				t.Fatalf("shard %d: family %s of %d is out of its place %d", i, f.scope, len(f.heap), rank)
 			}
+			sh.checkHeap(t, f)
+		}
+		turns := 0
+		for f := sh.turn; f != nil && (turns == 0 || f != sh.turn); f = f.next {
+			turns++
+		}
+		if sum != len(sh.entries) || turns != len(sh.families) {
+			t.Fatalf("shard %d: %d in heaps, %d in the map; %d of %d families take turns", i, sum, len(sh.entries), turns, len(sh.families))
+		}
+	}
+}
+
+func (sh *shard) checkHeap(t rapid.TB, f *family) {
+	t.Helper()
+	for j, item := range f.heap {
+		e := item.entry
+		if e.family != f || sh.entries[e.key()] != e || int(e.position) != j || item.due > e.expiry() || f.heap[(j-1)/2].due > item.due && j > 0 {
+			t.Fatalf("family %s: heap item %d (due %d, position %d, expiry %d) is wrong", f.scope, j, item.due, e.position, e.expiry())
 		}
 	}
 }

@@ -14,6 +14,7 @@ func (s *Store) Tell(now int64, buckets []policy.Bucket, decisions []policy.Deci
 	} else {
 		c.slots = make([]slot, len(buckets))
 	}
+	defer s.overflow.pass()
 	t, mask := s.lock(&c)
 	defer t.unlock(mask)
 	t.dropIdle(mask, now)

@@ -40,7 +40,8 @@ type Decision struct {
 	// Whole units left after the call, never negative.
 	Remaining int64
 
-	// How long until this cost would pass if nothing else were taken; exact to
+	// How long until this cost would pass if nothing else were taken, by this
+	// limit or by another one that the bucket is also asked by; exact to
 	// the microsecond and rounded up to it. Zero when allowed.
 	RetryAfter time.Duration
 

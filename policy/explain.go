@@ -34,14 +34,24 @@ func (s *Snapshot) Explain(c Client, method, path string) []Match {
 // AppendPolicies appends to dst the policies that apply to some request of the
 // client: those of its API key, and those of its tier that they do not replace.
 func (s *Snapshot) AppendPolicies(dst []*Applied, c Client) []*Applied {
-	scopes := make(map[string]bool)
-	for _, p := range s.policiesOf(c) {
-		if !scopes[p.Scope] {
-			scopes[p.Scope] = true
+	all := s.policiesOf(c)
+	for _, p := range all {
+		if !slices.ContainsFunc(all, p.yieldsTo) {
 			dst = append(dst, p)
 		}
 	}
 	return dst
+}
+
+// yieldsTo reports whether another policy of the client applies in the place of p.
+func (p *Applied) yieldsTo(other *Applied) bool {
+	switch {
+	case p.Scope != other.Scope || (p.APIKeyID == "") == (other.APIKeyID == ""):
+		return false
+	case p.APIKeyID != "":
+		return !p.replaces(other)
+	}
+	return other.replaces(p)
 }
 
 // policiesOf lists the policies of the client's API key, then those of its tier;
@@ -77,6 +87,8 @@ func (p *Applied) whyApplies() string {
 
 func (p *Applied) whyNot(applied []*Applied, method, path string) string {
 	switch {
+	case p.APIKeyID != "" && slices.ContainsFunc(applied, p.yieldsTo):
+		return "is in shadow, and replaces no policy of the tier that is enforced"
 	case p.route.everything():
 		return "is replaced by the API key's own ceiling"
 	case !matchPath(p.route.Path, path):

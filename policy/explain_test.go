@@ -22,6 +22,8 @@ func explainedSnapshot(t *testing.T) *policy.Snapshot {
 		[]policy.Policy{
 			{APIKeyID: "k1", Route: "/orders/*", Limit: limit, Cost: 1},
 			{APIKeyID: "k2", Route: "*", Limit: limit, Cost: 1},
+			{APIKeyID: "k3", Route: "*", Limit: limit, Cost: 1, Mode: policy.Shadow},
+			{APIKeyID: "k3", Route: "/login", Methods: []string{"POST"}, Limit: limit, Cost: 1, Mode: policy.Shadow},
 		})
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +41,14 @@ func TestAnExplanationSaysOfEachPolicyWhyItAppliesOrNot(t *testing.T) {
 		"a route and the ceiling": {policy.Client{Tier: "FREE"}, "POST", "/login", []string{
 			"+FREE /login POST is the most specific policy that matches; the tier's",
 			"+FREE * is the tier's ceiling, which every request counts against",
+			"-FREE /orders/archive/* does not match the path /login",
+			"-FREE /orders/* does not match the path /login",
+		}},
+		"a key's own policies in shadow lift no limit": {policy.Client{Tier: "FREE", APIKeyID: "k3"}, "POST", "/login", []string{
+			"+FREE /login POST is the most specific policy that matches; the tier's",
+			"+FREE * is the tier's ceiling, which every request counts against",
+			"-api_key k3 * is in shadow, and replaces no policy of the tier that is enforced",
+			"-api_key k3 /login POST is in shadow, and replaces no policy of the tier that is enforced",
 			"-FREE /orders/archive/* does not match the path /login",
 			"-FREE /orders/* does not match the path /login",
 		}},
@@ -97,5 +107,21 @@ func TestTheListedPoliciesOfAClientLeaveOutReplacedOnes(t *testing.T) {
 	want := []string{"api_key k1 /orders/*", "FREE *", "FREE /login POST", "FREE /orders/archive/*"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestThePoliciesOfAClientAreThoseThatMayApply(t *testing.T) {
+	s := explainedSnapshot(t)
+	for key, want := range map[string][]string{
+		"k2": {"api_key k2 *", "FREE /login POST", "FREE /orders/archive/*", "FREE /orders/*"},
+		"k3": {"FREE *", "FREE /login POST", "FREE /orders/archive/*", "FREE /orders/*"},
+	} {
+		var got []string
+		for _, p := range s.AppendPolicies(nil, policy.Client{Tier: "FREE", APIKeyID: key}) {
+			got = append(got, p.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
 	}
 }

@@ -61,7 +61,7 @@ type AuditRecord struct {
 // Change says who changes a record, and how it is called in the audit.
 type Change struct {
 	Actor  string // the subject of the admin's token
-	Action string // create, update, delete, rotate, revoke
+	Action string // create, update, delete, rotate, revoke, reset_usage
 }
 
 // Page asks for a part of a list: at most Limit records behind the one whose

@@ -31,6 +31,7 @@ type policyJSON struct {
 	Limit     int64     `json:"limit"`
 	Window    string    `json:"window"`
 	Burst     int64     `json:"burst,omitempty"`
+	MaxDelay  string    `json:"max_delay,omitempty"`
 	Algorithm Algorithm `json:"algorithm"`
 	Cost      int64     `json:"cost"`
 	Mode      Mode      `json:"mode"`
@@ -40,15 +41,23 @@ type policyJSON struct {
 	UpdatedAt time.Time `json:"updated_at,omitzero"`
 }
 
-// MarshalJSON writes the policy with the names of the admin API; the window is
-// text that ParseWindow reads.
+// MarshalJSON writes the policy with the names of the admin API; the window and
+// the longest delay are text that ParseWindow reads.
 func (p PolicyRecord) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyJSON{
 		ID: p.ID, Tier: p.Tier, APIKeyID: p.APIKeyID, Route: p.Route, Methods: p.Methods,
-		Limit: p.Limit.Count, Window: formatWindow(p.Limit.Window), Burst: p.Limit.Burst,
+		Limit: p.Limit.Count, Window: formatWindow(p.Limit.Window), Burst: p.Limit.Burst, MaxDelay: formatDelay(p.Limit.MaxDelay),
 		Algorithm: p.Algorithm, Cost: p.Cost, Mode: p.Mode, OnError: p.OnError,
 		Version: p.Version, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
 	})
+}
+
+// formatDelay writes a delay; empty is none.
+func formatDelay(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return formatWindow(d)
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.
@@ -61,9 +70,15 @@ func (p *PolicyRecord) UnmarshalJSON(b []byte) error {
 	if err != nil {
 		return fmt.Errorf("policy %s: %w", j.ID, err)
 	}
+	var delay time.Duration
+	if j.MaxDelay != "" {
+		if delay, err = ParseWindow(j.MaxDelay); err != nil {
+			return fmt.Errorf("policy %s: max_delay: %w", j.ID, err)
+		}
+	}
 	*p = PolicyRecord{Version: j.Version, CreatedAt: j.CreatedAt, UpdatedAt: j.UpdatedAt, Policy: Policy{
 		ID: j.ID, Tier: j.Tier, APIKeyID: j.APIKeyID, Route: j.Route, Methods: j.Methods,
-		Limit:     Limit{Count: j.Limit, Window: window, Burst: j.Burst},
+		Limit:     Limit{Count: j.Limit, Window: window, Burst: j.Burst, MaxDelay: delay},
 		Algorithm: j.Algorithm, Cost: j.Cost, Mode: j.Mode, OnError: j.OnError,
 	}}
 	return nil

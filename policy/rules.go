@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -127,7 +126,10 @@ func (p *Policy) checkNumbers() error {
 	rule, err := NewRule(p.Limit, p.Algorithm)
 	if err != nil {
 		field := "limit"
-		if _, asDefault := NewRule(p.Limit, TokenBucket); asDefault == nil {
+		_, withoutDelay := NewRule(Limit{Count: p.Limit.Count, Window: p.Limit.Window, Burst: p.Limit.Burst}, p.Algorithm)
+		if p.Limit.MaxDelay > 0 && withoutDelay == nil {
+			field = "max_delay"
+		} else if _, asDefault := NewRule(p.Limit, TokenBucket); asDefault == nil {
 			field = "algorithm"
 		}
 		return &FieldError{Field: field, Detail: err.Error()}
@@ -149,8 +151,10 @@ func (l Limit) wrongField() string {
 		return "limit"
 	case (Limit{Count: l.Count, Window: l.Window}).Validate() != nil:
 		return "window"
+	case (Limit{Count: l.Count, Window: l.Window, Burst: l.Burst}).Validate() != nil:
+		return "burst"
 	}
-	return "burst"
+	return "max_delay"
 }
 
 // Scope is the scope of the policy's route: one owner has one policy per scope.
@@ -287,38 +291,6 @@ func (p Page) PageLimit() int {
 		return DefaultPage
 	}
 	return min(p.Limit, MaxPage)
-}
-
-// Compile makes the snapshot of what a store holds.
-func Compile(tiers []TierRecord, policies []PolicyRecord) (*Snapshot, error) {
-	compiled := make([]Tier, len(tiers))
-	index := make(map[string]int, len(tiers))
-	for i, t := range tiers {
-		compiled[i].Name, index[t.Name] = t.Name, i
-	}
-	var ofKeys []Policy
-	for _, p := range policies {
-		if p.APIKeyID != "" {
-			ofKeys = append(ofKeys, p.Policy)
-			continue
-		}
-		i, ok := index[p.Tier]
-		if !ok {
-			return nil, fmt.Errorf("policy %s: %w", p.ID, UnknownTier(p.Tier, nil))
-		}
-		compiled[i].Policies = append(compiled[i].Policies, p.Policy)
-	}
-	return NewSnapshot(compiled, ofKeys)
-}
-
-// Strictest is the snapshot of a store of which nothing is known: every client
-// has the built-in limit of anonymous ones.
-func Strictest() *Snapshot {
-	s, err := NewSnapshot(nil, nil)
-	if err != nil {
-		panic(errors.Join(errors.New("the built-in limit is wrong"), err))
-	}
-	return s
 }
 
 // Clone copies what the record shares with its original.

@@ -52,10 +52,11 @@ type APIKey struct {
 // Applied is a policy made ready for requests.
 type Applied struct {
 	Policy
-	Name  string // what headers, logs and errors call it: "FREE /login POST"
-	Scope string
-	Rule  *Rule
-	route Route
+	Name   string // what headers, logs and errors call it: "FREE /login POST"
+	Series string // what metrics call it: its name without the id of an API key
+	Scope  string
+	Rule   *Rule
+	route  Route
 }
 
 // Snapshot is an immutable set of tiers and policies, compiled for look-up.
@@ -144,7 +145,7 @@ func (s *Snapshot) HasTier(name string) bool { return s.tiers[name] != nil }
 // AppendMatches appends to dst the policies that apply to a request: the
 // ceiling of the client's tier, and of the others the most specific one that
 // matches. A policy of the client's own API key replaces its tier's for the
-// same route. A tier that the snapshot does not know counts as anonymous.
+// same route, unless it is in shadow and the tier's is not. A tier that the snapshot does not know counts as anonymous.
 // The path is one that CleanPath returned.
 func (s *Snapshot) AppendMatches(dst []*Applied, c Client, method, path string) []*Applied {
 	tier := s.tiers[c.Tier]
@@ -153,10 +154,10 @@ func (s *Snapshot) AppendMatches(dst []*Applied, c Client, method, path string) 
 	}
 	ceiling, special := tier.ceiling, tier.find(method, path)
 	if own := s.keys[c.APIKeyID]; own != nil && c.APIKeyID != "" {
-		if own.ceiling != nil {
+		if own.ceiling != nil && own.ceiling.replaces(ceiling) {
 			ceiling = own.ceiling
 		}
-		if p := own.find(method, path); p != nil && (special == nil || moreSpecific(p.route, special.route) <= 0) {
+		if p := own.find(method, path); p != nil && p.goesBefore(special) {
 			special = p
 		}
 	}
@@ -167,6 +168,22 @@ func (s *Snapshot) AppendMatches(dst []*Applied, c Client, method, path string) 
 		dst = append(dst, ceiling)
 	}
 	return dst
+}
+
+// goesBefore reports whether an API key's own policy applies rather than its tier's:
+// the more specific one does.
+func (p *Applied) goesBefore(tiers *Applied) bool {
+	if tiers == nil {
+		return true
+	}
+	order := moreSpecific(p.route, tiers.route)
+	return order < 0 || order == 0 && p.replaces(tiers)
+}
+
+// replaces reports whether an API key's own policy takes the place of its tier's for
+// the same route. One in shadow, which refuses nobody, would lift a limit so.
+func (p *Applied) replaces(tiers *Applied) bool {
+	return tiers == nil || p.Mode != Shadow || tiers.Mode == Shadow
 }
 
 func (t *table) find(method, path string) *Applied {
@@ -230,5 +247,10 @@ func (p Policy) apply(owner string) (*Applied, error) {
 		return nil, err
 	}
 	p.Methods = route.Methods // the caller's slice stays the caller's
-	return &Applied{Policy: p, Name: owner + " " + route.String(), Scope: route.Scope(), Rule: rule, route: route}, nil
+	name := owner + " " + route.String()
+	series := name
+	if p.APIKeyID != "" {
+		series = "api_key " + route.String()
+	}
+	return &Applied{Policy: p, Name: name, Series: series, Scope: route.Scope(), Rule: rule, route: route}, nil
 }

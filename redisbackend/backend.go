@@ -61,8 +61,17 @@ type Backend struct {
 	timeout  time.Duration
 	clock    func() int64 // only in tests: the time that scripts use, in microseconds
 	observer func(StateChange)
+	judged   *judgements // of the servers
+	unwatch  func()      // ends the metrics of this configuration; nil before Start
 	logger   *zap.Logger
+
+	started bool
+	linger  time.Duration // how long the client outlives a configuration that ran
 }
+
+// lingering is how long requests of a configuration that has been replaced may
+// still ask. Caddy does not wait for them: it cleans up while they are under way.
+const lingering = 10 * time.Second
 
 // CaddyModule returns the Caddy module information.
 func (*Backend) CaddyModule() caddy.ModuleInfo {
@@ -87,6 +96,8 @@ func (b *Backend) Provision(ctx caddy.Context) error {
 	}
 	b.timeout = time.Duration(r.Timeout)
 	b.prefix = r.KeyPrefix + ":{"
+	b.linger = lingering
+	b.judged = newJudgements()
 	return b.acquire(s)
 }
 
@@ -115,8 +126,9 @@ func (b *Backend) acquire(s *settings) error {
 	return nil
 }
 
-// Cleanup gives the client back. It may be called without a Provision, after
-// one that failed, and twice.
+// Cleanup gives the client back; once the configuration has run, and Caddy goes
+// on, after a while. It may be called without a Provision, after one that failed,
+// and twice.
 func (b *Backend) Cleanup() error {
 	if b.poolKey == "" {
 		return nil
@@ -124,6 +136,11 @@ func (b *Backend) Cleanup() error {
 	key := b.poolKey
 	b.poolKey = ""
 	b.client.leave(b)
+	b.endMetrics()
+	if b.started && b.linger > 0 && !caddy.Exiting() {
+		time.AfterFunc(b.linger, func() { _, _ = clients.Delete(key) })
+		return nil
+	}
 	_, err := clients.Delete(key)
 	return err
 }
@@ -133,13 +150,17 @@ func (b *Backend) Cleanup() error {
 // at the server in the background; what is wrong there is logged, and never
 // keeps Caddy from starting.
 func (b *Backend) Start() error {
+	b.started = true
 	b.client.enter(b)
+	b.beginMetrics()
 	return nil
 }
 
 // SetObserver sets what is told when Redis becomes unavailable and when it is
 // back, in that order and never at the same time. It is called before Start,
-// and replaces the observer of the configuration that ran before.
+// and replaces the observer of the configuration that ran before. The observer
+// returns at once: while it runs, no configuration starts or ends, and nothing
+// looks whether Redis is back.
 func (b *Backend) SetObserver(observer func(StateChange)) { b.observer = observer }
 
 // Health reports whether Redis is available as far as is known, since when,

@@ -6,6 +6,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-tollgate/ratelimit/internal/block"
 )
 
 // UnmarshalCaddyfile reads the backend. Syntax:
@@ -32,11 +34,9 @@ import (
 func (b *Backend) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // redis
 	b.URLs = append(b.URLs, d.RemainingArgs()...)
-	once := make(seen)
-	for d.NextBlock(0) {
-		if err := b.unmarshalOption(d, once); err != nil {
-			return err
-		}
+	read := func(option string) error { return b.unmarshalOption(d, option) }
+	if err := block.Each(d, read, "url"); err != nil {
+		return err
 	}
 	if err := b.check(); err != nil {
 		return d.WrapErr(err)
@@ -44,15 +44,10 @@ func (b *Backend) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-func (b *Backend) unmarshalOption(d *caddyfile.Dispenser, once seen) error {
-	option := d.Val()
-	if option == "url" {
-		return b.unmarshalURLs(d)
-	}
-	if err := once.first(d, option); err != nil {
-		return err
-	}
+func (b *Backend) unmarshalOption(d *caddyfile.Dispenser, option string) error {
 	switch option {
+	case "url":
+		return b.unmarshalURLs(d)
 	case "timeout":
 		return b.unmarshalTimeout(d)
 	case "key_prefix":
@@ -85,7 +80,7 @@ func (b *Backend) unmarshalURLs(d *caddyfile.Dispenser) error {
 			return d.WrapErr(err)
 		}
 	}
-	return noBlock(d, "url")
+	return block.NoBlock(d, "url")
 }
 
 func (b *Backend) unmarshalTimeout(d *caddyfile.Dispenser) error {
@@ -110,20 +105,10 @@ func (b *Backend) unmarshalTLS(d *caddyfile.Dispenser) error {
 		return d.Errf("tls takes no value, but a block: write tls { ca <pem file> } in lines of their own, or tls alone")
 	}
 	b.TLS = new(TLS)
-	once := make(seen)
-	for d.NextBlock(1) {
-		if err := b.TLS.unmarshalOption(d, once); err != nil {
-			return err
-		}
-	}
-	return nil
+	return block.Each(d, func(option string) error { return b.TLS.unmarshalOption(d, option) })
 }
 
-func (t *TLS) unmarshalOption(d *caddyfile.Dispenser, once seen) error {
-	option := d.Val()
-	if err := once.first(d, option); err != nil {
-		return err
-	}
+func (t *TLS) unmarshalOption(d *caddyfile.Dispenser, option string) error {
 	switch option {
 	case "ca":
 		return textArg(d, &t.CA, "the path of a PEM file")
@@ -138,21 +123,10 @@ func (t *TLS) unmarshalOption(d *caddyfile.Dispenser, once seen) error {
 			return d.Errf("insecure_skip_verify takes no value; write the word alone, or leave it out")
 		}
 		t.InsecureSkipVerify = true
-		return noBlock(d, option)
+		return block.NoBlock(d, option)
 	default:
 		return d.Errf("unknown option %q of tls; write ca, cert, key, server_name or insecure_skip_verify", option)
 	}
-}
-
-// seen is the options that a block has had so far.
-type seen map[string]bool
-
-func (s seen) first(d *caddyfile.Dispenser, option string) error {
-	if s[option] {
-		return d.Errf("%s is written twice; write it once", option)
-	}
-	s[option] = true
-	return nil
 }
 
 // textArg reads the only argument of an option.
@@ -163,17 +137,9 @@ func textArg(d *caddyfile.Dispenser, value *string, want string) error {
 	}
 	*value = d.Val()
 	if d.NextArg() {
-		return d.Errf("%s takes one value, not also %q; write %s", option, maskURL(d.Val()), want)
+		return d.Errf("%s takes one value; write %s, in quotes if it has spaces", option, want) // what is too much may be half a password
 	}
-	return noBlock(d, option)
-}
-
-// noBlock reports a block where an option takes none.
-func noBlock(d *caddyfile.Dispenser, option string) error {
-	if nesting := d.Nesting(); d.NextBlock(nesting) {
-		return d.Errf("%s takes no block; end the line after its value", option)
-	}
-	return nil
+	return block.NoBlock(d, option)
 }
 
 func numberArg(d *caddyfile.Dispenser, value *int, least int, want string) error {

@@ -2,7 +2,7 @@ package redisbackend
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,7 +24,8 @@ const (
 )
 
 // client is the connections to one Redis and what is known of its state. It is
-// shared by all configurations with equal settings, and holds nothing of any.
+// shared by all configurations with equal settings, and holds nothing of any. What was
+// told of the server is shared with clients of other settings for it.
 type client struct {
 	rdb     redis.UniversalClient
 	cluster *redis.ClusterClient // the same, if it is a Cluster
@@ -32,13 +33,20 @@ type client struct {
 
 	socketTimeout time.Duration
 	created       time.Time
-	queue         chan *call
+	queue         *queue
+	senders       int32        // how many goroutines send calls
+	working       atomic.Int32 // how many of them do not stand aside
+	pending       atomic.Int32 // calls that wait, be it for a connection or for an answer
+	crowded       atomic.Int64 // nanoseconds since created at which it was last said that Redis takes no more connections
 	lastReply     atomic.Int64 // nanoseconds since created at which Redis last answered
-	tooOld        atomic.Bool  // the server was, when last asked
+	doubtful      atomic.Bool  // Redis has not answered since a call was sent directly in vain
 
 	breakers breakers
-	tenancy  tenancy
-	looking  sync.Mutex // held while a look at the server is on
+	tenancy  *tenancy
+	guard    *guard
+	looking  sync.Mutex   // held while a look at the server is on
+	rounds   atomic.Int64 // how often idle and unknown servers were looked after
+	idling   sync.Once    // has begun to look after idle servers
 
 	ctx    context.Context // ends with the client
 	cancel context.CancelFunc
@@ -50,20 +58,26 @@ type client struct {
 
 // newClient prepares a client; no connection is made before it is needed.
 func newClient(s *settings) (*client, error) {
-	rdb, err := connect(s)
+	c := &client{
+		address: s.address(), socketTimeout: s.SocketTimeout,
+		created: time.Now(), queue: newQueue(), guard: newGuard(),
+	}
+	rdb, err := connect(s, c.guard)
 	if err != nil {
 		return nil, err
 	}
-	c := &client{
-		rdb: rdb, address: s.address(), socketTimeout: s.SocketTimeout,
-		created: time.Now(), queue: make(chan *call, maxWaiting),
-	}
+	c.rdb = rdb
+	c.guard.watch(rdb, c.address)
 	c.cluster, _ = rdb.(*redis.ClusterClient)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.breakers.init(c)
+	c.tenancy = joinTenancy(s.place())
+	c.inherit()
 	// One connection is left for probes, so that they do not wait behind calls
 	// that a dead server keeps.
-	for range max(1, s.Connections-1) {
+	c.senders = int32(max(1, s.Connections-1))
+	c.working.Store(c.senders)
+	for range c.senders {
 		c.spawn(c.sender)
 	}
 	return c, nil
@@ -77,6 +91,7 @@ func (c *client) Destruct() error {
 	c.cancel()
 	err := c.rdb.Close() // wakes senders that wait for an answer
 	c.wg.Wait()
+	c.tenancy.quit()
 	return err
 }
 
@@ -90,18 +105,22 @@ func (c *client) spawn(f func()) {
 }
 
 // connect builds the library's client for the settings.
-func connect(s *settings) (redis.UniversalClient, error) {
+func connect(s *settings, g *guard) (redis.UniversalClient, error) {
 	quietLibrary()
 	tlsConfig, err := s.TLS.config()
 	if err != nil {
 		return nil, err
 	}
+	// Attempts that outlast the probes for which they are made would be in the way of
+	// the one that succeeds.
+	dialTimeout := min(s.SocketTimeout, longestProbe)
 	u := &redis.UniversalOptions{
 		Addrs: s.Addrs, MasterName: s.Sentinel, DB: s.DB, TLSConfig: tlsConfig,
 		Username: s.Username, Password: s.Password, SentinelUsername: s.SentinelUser, SentinelPassword: s.SentinelPass,
+		Dialer:   g.dialer(redis.NewDialer(&redis.Options{DialTimeout: dialTimeout, TLSConfig: tlsConfig})),
 		Protocol: 2, DisableIdentity: true, // nothing of RESP3 is used; fewer commands per connection
 		MaxRetries: -1, DialerRetries: 1, // a call that may have run is never sent again
-		ReadTimeout: s.SocketTimeout, WriteTimeout: s.SocketTimeout, DialTimeout: s.SocketTimeout,
+		ReadTimeout: s.SocketTimeout, WriteTimeout: s.SocketTimeout, DialTimeout: dialTimeout,
 		ContextTimeoutEnabled: true,
 		PoolSize:              s.Connections, MaxActiveConns: s.Connections, PipelinePoolSize: -1, PoolTimeout: s.SocketTimeout, // senders never wait there
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -131,110 +150,38 @@ func (libraryLog) Printf(_ context.Context, format string, v ...any) {
 	caddy.Log().Named("redis").WithOptions(zap.AddCallerSkip(1)).Sugar().Debugf(format, v...)
 }
 
-// maxBatch is the most calls that travel together.
-const maxBatch = 64
-
-// sender sends calls until the client ends: one that comes alone at once, and
-// those that have queued up meanwhile together, which costs Redis and this process
-// a fraction.
-func (c *client) sender() {
-	batch := make([]*call, 0, maxBatch)
-	for {
-		select {
-		case call := <-c.queue:
-			batch = c.gather(append(batch[:0], call))
-			c.send(batch)
-			for _, call := range batch {
-				if !call.end() {
-					call.release() // its caller has gone; the answer came too late
-				}
-			}
-		case <-c.ctx.Done():
-			return
-		}
-	}
-}
-
-// gather adds the calls that are queued already, and drops those whose callers have
-// gone: they are not sent. In a Cluster each call travels alone, to its own master.
-func (c *client) gather(batch []*call) []*call {
-	for c.cluster == nil && len(batch) < cap(batch) && len(c.queue) > 0 {
-		select {
-		case call := <-c.queue:
-			batch = append(batch, call)
-		default: // another sender was faster
-			return begin(batch)
-		}
-	}
-	return begin(batch)
-}
-
-func begin(batch []*call) []*call {
-	return slices.DeleteFunc(batch, func(call *call) bool {
-		if call.begin() {
-			return false
-		}
-		call.release()
-		return true
-	})
-}
-
-// send is the one place where calls leave for Redis.
-func (c *client) send(batch []*call) {
-	if len(batch) == 1 {
-		batch[0].reply, batch[0].err = c.run(c.ctx, batch[0])
-	} else if len(batch) > 1 {
-		c.runAll(batch)
-	}
-	for _, call := range batch {
-		if call.err == nil {
-			c.answered()
-			break
-		}
-	}
-}
-
 // answered remembers that Redis works.
 func (c *client) answered() {
 	c.lastReply.Store(int64(time.Since(c.created)))
+	if c.doubtful.Load() {
+		c.doubtful.Store(false)
+	}
 	if c.cluster != nil {
 		c.breakers.known.Store(true)
 	}
 }
 
-// run sends a call and, if the server does not know its script, sends it once
-// more with the script's text: a call that answers NOSCRIPT has not run.
-func (c *client) run(ctx context.Context, call *call) (string, error) {
-	cmd := onceCmd{redis.NewStringCmd(ctx, call.args...)}
+// run is the one place where calls are sent. If the server does not know the script,
+// it sends the script's text: what answers NOSCRIPT has not run.
+func (c *client) run(ctx context.Context, s *script, command []any) (string, error) {
+	cmd := onceCmd{redis.NewStringCmd(ctx, command...)}
 	err := c.rdb.Process(ctx, cmd)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return c.runText(ctx, call)
-	}
-	return cmd.Val(), err
-}
-
-func (c *client) runText(ctx context.Context, call *call) (string, error) {
-	cmd := onceCmd{redis.NewStringCmd(ctx, call.withText()...)}
-	err := c.rdb.Process(ctx, cmd)
-	return cmd.Val(), err
-}
-
-// runAll is run for calls that travel together. They are independent: each has its
-// own answer or error.
-func (c *client) runAll(batch []*call) {
-	pipe := c.rdb.Pipeline()
-	cmds := make([]*redis.StringCmd, len(batch))
-	for i, call := range batch {
-		cmds[i] = redis.NewStringCmd(c.ctx, call.args...)
-		_ = pipe.Process(c.ctx, onceCmd{cmds[i]}) // only queues it
-	}
-	_, _ = pipe.Exec(c.ctx) // each command has its own error
-	for i, call := range batch {
-		call.reply, call.err = cmds[i].Result()
-		if redis.HasErrorPrefix(call.err, "NOSCRIPT") {
-			call.reply, call.err = c.runText(c.ctx, call)
+		cmd = onceCmd{redis.NewStringCmd(ctx, s.withText(command)...)}
+		if err = c.rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
+			err = notRedis(err)
 		}
 	}
+	return cmd.Val(), notNil(err)
+}
+
+// notNil tells an error that means nothing at all, which the library takes for an
+// answer. Nothing that we ask for is answered so.
+func notNil(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return notRedis("it is empty")
+	}
+	return err
 }
 
 // onceCmd is a command that the library does not repeat after a failure in

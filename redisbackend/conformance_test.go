@@ -80,5 +80,5 @@ func TestConformanceAsAUserWithRights(t *testing.T) {
 
 // commandsNeeded is what the message about missing rights names.
 var commandsNeeded = []string{
-	"evalsha", "eval", "time", "get", "set", "del", "type", "llen", "lindex", "lrange", "rpush", "lset", "ltrim", "lrem", "pexpire",
+	"evalsha", "eval", "time", "get", "psetex", "del", "type", "llen", "lindex", "lrange", "rpush", "lset", "ltrim", "lrem", "pexpire",
 }

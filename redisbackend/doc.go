@@ -15,15 +15,33 @@
 //
 // # Waiting
 //
-//	Take ── queue (bounded) ──► senders, one per connection ──► Redis
-//	  └─ waits on its own timer
+//	Take ── alone? ── yes, and Redis answers ──────────► Redis
+//	  └─ no: queue (bounded) ──► senders, a batch each ──► Redis
+//	       └─ waits on its own timer
+//
+// What waits together travels together, as one script call: one command, one look at
+// the clock, one reply. Calls for exactly the same buckets, costs and limits are
+// merged in it to one request, which the script grants again and again, in the order
+// of their arrival, until it refuses. Every caller gets the very answer that it would
+// have got alone at that instant, and an error of one request is that of its equals
+// only. In a Cluster only equal calls travel together.
 //
 // A caller waits for the configured timeout and not longer, whatever happens
 // behind the queue. Sockets have a longer deadline of their own, so a short
-// stall does not cost the connections: a late answer is read and thrown away. A
+// stall does not cost the connections: a late answer is read and thrown away.
+// They are closed when the breaker opens because nothing answers, since senders
+// would wait at those whose other end has vanished. A
 // call that its caller gave up before it was sent is not sent any more; a call
 // that may have run is never sent again. A full queue is an error at once.
-// client.send is the one place where calls leave for Redis.
+//
+// A sender that gets no connection because the server takes no more (maxclients) puts
+// its calls, which were not sent, back to the others that may have one, and stands
+// aside for a second. The last one does not: then there is none, and calls fail.
+//
+// A call that finds no other on its way is sent by its own goroutine, which spares
+// handing it over and back. Its socket has the caller's deadline, so a stall costs
+// this one connection; until Redis has answered again, calls queue.
+// client.run is the one place where calls leave for Redis.
 //
 // # When Redis is down
 //
@@ -33,11 +51,23 @@
 //	  └──── a probe has succeeded ◄────┘ four probes a second, in the background
 //
 // Failures are timeouts, broken connections and the replies of a server that
-// cannot do its work (OOM, READONLY, LOADING, CLUSTERDOWN, NOAUTH and the like);
-// any other error reply comes from a live server and is only reported. The probe
+// cannot do its work (OOM, READONLY, LOADING, CLUSTERDOWN, NOAUTH and the like), or
+// that is not Redis: what no call of ours is answered by one that works. An error that
+// objects to one call (WRONGTYPE, TRYAGAIN, CROSSSLOT, a script that fails at what it
+// finds) is only reported. No length is believed that a reply announces. The probe
 // does what a request does, writing included. In a Cluster every master has its
 // own breaker, so one that is gone costs the others' clients nothing. Each trip
-// and each recovery is told once, to the observer of the running configuration.
+// and each recovery is told once, to the observer of the running configuration;
+// one that starts in the middle of an outage is told so, also if it asks the same
+// server by another client, whose breaker then starts open.
+//
+// What a server says of itself (its version, maxmemory-policy) is looked at when a
+// configuration starts, in each probe during an outage, and once for what could not be
+// asked then.
+//
+// A server that has answered nothing for a second is pinged once a second, by one
+// goroutine for all: two pings in vain open its breaker, so that an outage is told
+// although nobody asks. A write is not tried for that; an idle Redis stays idle.
 //
 // Every failure of Take wraps ErrUnavailable. What happens to the request then
 // is for the caller to say.
@@ -52,9 +82,11 @@
 // refused. A bucket that drained to the ground in between gets back only what is
 // certainly its own.
 //
-// Masters that change and slots that move are followed. While a slot moves,
-// Redis does not decide requests whose buckets are in part here and in part
-// there (TRYAGAIN); those are errors until the slot has moved.
+// Masters that change and slots that move are followed. While a slot moves, Redis runs
+// no script whose keys are in part here and in part there (TRYAGAIN). Such a call has
+// not run, so each of its buckets is asked for by itself, within what is left of the
+// timeout, and the request is all or nothing as over several slots. A slot that nobody
+// serves (CLUSTERDOWN) is not asked again: that lasts longer than any request may wait.
 //
 // # What this gives up
 //

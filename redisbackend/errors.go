@@ -3,8 +3,12 @@ package redisbackend
 import (
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 )
 
 // ErrUnavailable is wrapped by every error of Take: Redis did not decide, and
@@ -18,8 +22,13 @@ var (
 	errQueued  = &unavailable{reason: errors.New("no connection became free within the timeout"), timeout: true, uncounted: true}
 	errBusy    = &unavailable{reason: errors.New("too many calls are waiting")}
 	errClosed  = &unavailable{reason: errors.New("the client was closed"), uncounted: true}
-	errDropped = &unavailable{reason: errors.New("the call was not sent"), uncounted: true}
 )
+
+// errNoRoom is of a call that was not sent, since the server takes no more connections.
+var errNoRoom = errors.New("max number of clients reached (raise maxclients of Redis, or lower max_connections)")
+
+// errTooOld is wrapped by what is said of a server below the oldest version.
+var errTooOld = errors.New("run 6.2 or later, or Valkey")
 
 // unavailable is an error that wraps ErrUnavailable and its reason.
 type unavailable struct {
@@ -40,45 +49,131 @@ func (e *unavailable) Unwrap() []error { return []error{ErrUnavailable, e.reason
 // Timeout reports whether the failure was a wait in vain.
 func (e *unavailable) Timeout() bool { return e.timeout }
 
-// outageReplies are how the error replies begin of a server that answers and
-// cannot do its work. All other error replies come from a live server.
-var outageReplies = []string{
-	"OOM", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "BUSY ", "NOREPLICAS",
-	"NOAUTH", "WRONGPASS", "NOPERM", "AUTH ", "ERR AUTH", "ERR invalid password",
-	"max number of clients", "ERR max number of clients", "This instance has cluster support disabled",
+// replies are the error replies that are told apart, by how they begin. Those of an
+// outage come from a server that cannot do its work; the others object to one call.
+var replies = []struct {
+	prefix string
+	kind   metrics.RedisError
+	outage bool
+}{
+	{"OOM", metrics.RedisMemory, true},
+	{"READONLY", metrics.RedisReadOnly, true},
+	{"LOADING", metrics.RedisLoading, true},
+	{"MASTERDOWN", metrics.RedisReadOnly, true},
+	{"MISCONF", metrics.RedisPersistence, true},
+	{"NOREPLICAS", metrics.RedisReplicas, true},
+	{"BUSY ", metrics.RedisBusy, true},
+	{"CLUSTERDOWN", metrics.RedisCluster, true},
+	{"This instance has cluster support disabled", metrics.RedisCluster, true},
+	{"NOAUTH", metrics.RedisAuth, true},
+	{"WRONGPASS", metrics.RedisAuth, true},
+	{"NOPERM", metrics.RedisAuth, true},
+	{"The user executing the script can't", metrics.RedisAuth, true},
+	{"AUTH ", metrics.RedisAuth, true},
+	{"invalid password", metrics.RedisAuth, true},
+	{"Protocol error: unauthenticated", metrics.RedisAuth, true}, // to a command with many arguments
+	{"max number of clients", metrics.RedisClients, true},
+	{"unknown command", metrics.RedisUnsupported, true},
+	{"MOVED", metrics.RedisCluster, true}, // the library follows it, unless the server was taken for a single one
+	{"ASK", metrics.RedisCluster, true},
+	{"TRYAGAIN", metrics.RedisCluster, false},
+	{"CROSSSLOT", metrics.RedisCluster, false},
+	{"WRONGTYPE", metrics.RedisWrongType, false},
+}
+
+// inScript is how an error begins that a script met: Redis before 7.0 and servers like
+// it put where it was before what it is.
+var inScript = regexp.MustCompile(`^(?:Error running script \(call to [^)]*\): )?(?:@?user_script: ?\d+: )+-?`)
+
+// replyKind sorts an error reply, and reports whether it makes an outage. What is not
+// known does, since no call of ours is answered so by a Redis that works; only a script
+// that fails at what it finds concerns but one call.
+func replyKind(reply redis.Error) (kind metrics.RedisError, outage bool) {
+	text, inner := reason(reply)
+	for _, r := range replies {
+		if strings.HasPrefix(inner, r.prefix) {
+			return r.kind, r.outage
+		}
+	}
+	return metrics.RedisReply, inner == text
+}
+
+// reason is the text of an error reply, and the part of it that says what a script met;
+// without a script both are the same.
+func reason(reply redis.Error) (text, inner string) {
+	text = strings.TrimPrefix(reply.Error(), "ERR ")
+	return text, strings.TrimPrefix(text[len(inScript.FindString(text)):], "ERR ")
 }
 
 // isOutage reports whether an error of a call means that Redis cannot be used,
 // rather than that it objected to this one call.
 func isOutage(err error) bool {
+	if err == nil { // on every call: it must cost nothing
+		return false
+	}
+	if reply := redis.Error(nil); errors.As(err, &reply) {
+		_, outage := replyKind(reply)
+		return outage
+	}
+	return true
+}
+
+// isReply reports whether an error is a reply, so that something answers.
+func isReply(err error) bool {
+	if errors.Is(err, errNoRoom) {
+		return true
+	}
 	var reply redis.Error
-	if !errors.As(err, &reply) {
-		return err != nil
+	return errors.As(err, &reply)
+}
+
+// kindOf sorts an error of a call; false if it says nothing about Redis.
+func kindOf(err error) (metrics.RedisError, bool) {
+	var timeout interface{ Timeout() bool }
+	var u *unavailable
+	var reply redis.Error
+	switch {
+	case err == error(errQueued), err == error(errBusy),
+		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
+		return metrics.RedisQueue, true
+	case errors.As(err, &u) && u.uncounted:
+		return 0, false
+	case errors.As(err, &reply):
+		kind, _ := replyKind(reply)
+		return kind, true
+	case errors.Is(err, errTooOld):
+		return metrics.RedisUnsupported, true
+	case errors.Is(err, errNoRoom):
+		return metrics.RedisClients, true
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return metrics.RedisTimeout, true
 	}
-	for _, prefix := range outageReplies {
-		if redis.HasErrorPrefix(err, prefix) {
-			return true
-		}
-	}
-	return false
+	return metrics.RedisConnection, true
 }
 
 // isUncounted reports whether an error says nothing about Redis: the client
 // hung up, or this process was too busy to ask.
 func isUncounted(err error) bool {
+	if err == nil {
+		return false
+	}
 	var u *unavailable
 	return errors.As(err, &u) && u.uncounted || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
 // explain adds to an error reply what to do about it, where that is not plain.
 func explain(err error) error {
+	var inner string
+	if reply := redis.Error(nil); errors.As(err, &reply) {
+		_, inner = reason(reply)
+	}
 	switch {
-	case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CROSSSLOT"):
+	case strings.HasPrefix(inner, "MOVED"), strings.HasPrefix(inner, "CROSSSLOT"):
 		return fmt.Errorf("%w (the server belongs to a Cluster; write two or more of its nodes as urls)", err)
-	case redis.HasErrorPrefix(err, "This instance has cluster support disabled"):
+	case strings.HasPrefix(inner, "This instance has cluster support disabled"):
 		return fmt.Errorf("%w (several urls mean a Cluster; write one, or a sentinel)", err)
-	case redis.HasErrorPrefix(err, "NOPERM"):
-		return fmt.Errorf("%w (the user needs +evalsha +eval +time +type +get +set +del +llen +lindex +lrange +rpush +lset +ltrim +lrem +pexpire on the keys <key_prefix>:*)", err)
+	case strings.HasPrefix(inner, "NOPERM"), strings.HasPrefix(inner, "The user executing the script"):
+		return fmt.Errorf("%w (the user needs +evalsha +eval +time +type +get +psetex +del +llen +lindex +lrange +rpush +lset +ltrim +lrem +pexpire on the keys <key_prefix>:*)", err)
 	default:
 		return err
 	}

@@ -11,65 +11,71 @@ type flight struct {
 	client  *client
 	call    *call
 	breaker *breaker
-	done    func(error)
 }
 
 // admit asks the breaker of the server that a call is for.
 func (c *client) admit(call *call) (flight, error) {
 	b := c.breakers.forKey(call.key())
-	done, err := b.allow()
-	if err != nil {
+	if err := b.allow(); err != nil {
 		call.release()
 		return flight{}, err
 	}
-	return flight{client: c, call: call, breaker: b, done: done}, nil
+	return flight{client: c, call: call, breaker: b}, nil
 }
 
 // drop gives up a call that was not sent.
-func (f flight) drop() {
-	f.done(errDropped)
-	f.call.release()
-}
+func (f flight) drop() { f.call.release() }
 
-// send queues the call and waits for its answer, at most for timeout. After an
-// error the call is gone; otherwise the caller reads the reply and releases it.
+// send asks Redis and waits for the answer, at most for timeout. After an error the
+// call is gone; otherwise the caller reads the reply and releases it.
 func (f flight) send(ctx context.Context, timeout time.Duration) error {
 	key := f.call.key() // the call may be gone when it is needed
-	if err := f.client.enqueue(f.call); err != nil {
+	began := time.Now()
+	alone := f.client.pending.Add(1) == 1
+	defer f.client.pending.Add(-1)
+	var err error
+	if alone && f.client.answersAtOnce(timeout) {
+		err = f.client.ask(f.call, timeout)
+	} else if err = f.queue(ctx, timeout); err == errBusy {
 		f.drop()
+		countError(err)
 		return err
+	}
+	if err == nil {
+		if wrong := f.call.check(); wrong != nil {
+			err = failed(wrong)
+			f.call.release()
+		}
+	}
+	f.breaker.report(key, err)
+	observe(began, err)
+	return err
+}
+
+// queue has a sender ask Redis.
+func (f flight) queue(ctx context.Context, timeout time.Duration) error {
+	if !f.client.queue.add(f.call) {
+		return errBusy
 	}
 	answered, err := f.client.await(ctx, f.call, timeout)
 	if answered && f.call.err != nil {
 		err = failed(f.call.err)
 		f.call.release()
 	}
-	f.breaker.report(f.done, key, err)
 	return err
-}
-
-func (c *client) enqueue(call *call) error {
-	select {
-	case c.queue <- call:
-		return nil
-	default:
-		return errBusy
-	}
 }
 
 // await waits until the call is answered, or gives it up and says why.
 func (c *client) await(ctx context.Context, call *call, timeout time.Duration) (answered bool, err error) {
 	timer := startTimer(timeout)
 	defer stopTimer(timer)
-	select {
-	case <-call.done:
+	if timeout <= longestDirect {
+		answered, err = c.awaitBriefly(call, timer)
+	} else {
+		answered, err = c.awaitAny(ctx, call, timer)
+	}
+	if answered {
 		return true, nil
-	case <-timer.C:
-		err = errTimeout
-	case <-ctx.Done():
-		err = &unavailable{reason: ctx.Err(), uncounted: true}
-	case <-c.ctx.Done():
-		err = errClosed
 	}
 	sent, ok := call.abandon() // from here on the call may be another's
 	if !ok {                   // the answer has come at the last moment
@@ -80,6 +86,33 @@ func (c *client) await(ctx context.Context, call *call, timeout time.Duration) (
 		err = errQueued // Redis answers others: this process asks too much
 	}
 	return false, err
+}
+
+// awaitBriefly does not look whether the client hangs up: it would wait on for a
+// moment at most, and to listen for that costs every request more than a lock.
+func (c *client) awaitBriefly(call *call, timer *time.Timer) (answered bool, err error) {
+	select {
+	case <-call.done:
+		return true, nil
+	case <-timer.C:
+	}
+	if c.ctx.Err() != nil {
+		return false, errClosed
+	}
+	return false, errTimeout
+}
+
+func (c *client) awaitAny(ctx context.Context, call *call, timer *time.Timer) (answered bool, err error) {
+	select {
+	case <-call.done:
+		return true, nil
+	case <-timer.C:
+		return false, errTimeout
+	case <-ctx.Done():
+		return false, &unavailable{reason: ctx.Err(), uncounted: true}
+	case <-c.ctx.Done():
+		return false, errClosed
+	}
 }
 
 // timers are apart from the calls, since a call that was given up is not its

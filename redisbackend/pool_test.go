@@ -3,6 +3,7 @@ package redisbackend_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/goleak"
@@ -21,6 +22,7 @@ func load(t *testing.T, b *redisbackend.Backend) (unload func(), err error) {
 	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
 	err = b.Provision(ctx)
 	b.SetLogger(zap.NewNop())
+	b.SetLinger(0)
 	return func() {
 		cancel()
 		if err := b.Cleanup(); err != nil {
@@ -160,6 +162,26 @@ func TestAConfigurationLearnsOfAnOutageThatIsAlreadyOn(t *testing.T) {
 	if n := len(oldTold.all()); n != 1 {
 		t.Errorf("the old configuration was told %d changes", n)
 	}
+}
+
+// Caddy cleans a configuration up while requests of it are under way.
+func TestRequestsOfAConfigurationThatWasReplacedAreStillDecided(t *testing.T) {
+	t.Parallel()
+	s := testserver.NewRedis(t)
+	b := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient, MaxConnections: 6}
+	start(t, b)
+	b.SetLinger(200 * time.Millisecond)
+	mustTake(t, b, bucket(t, "ip", "10/1d"))
+	if err := b.Cleanup(); err != nil {
+		t.Fatal(err)
+	}
+	if d := mustTake(t, b, bucket(t, "ip", "10/1d")); d[0].Remaining != 8 {
+		t.Errorf("%d remain, want 8", d[0].Remaining)
+	}
+	eventually(t, "the client ends", func() bool {
+		_, err := take(b, bucket(t, "ip", "10/1d"))
+		return err != nil
+	})
 }
 
 func TestATakeAfterTheEndIsAnError(t *testing.T) {

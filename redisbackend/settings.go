@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -61,6 +62,7 @@ func (s *settings) address() string {
 // checkURLs reports the first URL that is wrong, alone or beside the others.
 // Those with placeholders are checked when their values are known.
 func (b *Backend) checkURLs() error {
+	var schemes [2]string // by whether it is encrypted, the first such URL
 	for i, raw := range b.URLs {
 		if b.pending(raw) {
 			continue
@@ -77,6 +79,9 @@ func (b *Backend) checkURLs() error {
 		if e.network == "unix" && (len(b.URLs) > 1 || b.Sentinel != "") {
 			return fmt.Errorf("url %q: a socket leads to one server, not to a Cluster or Sentinel; write redis:// urls", maskURL(raw))
 		}
+		if err := checkScheme(&schemes, e.tls, maskURL(raw)); err != nil {
+			return err
+		}
 		if e.network == "unix" && b.TLS != nil {
 			return fmt.Errorf("url %q: a socket takes no tls; leave it out", maskURL(raw))
 		}
@@ -86,6 +91,22 @@ func (b *Backend) checkURLs() error {
 		if e.db >= 0 && b.DB != 0 && e.db != b.DB {
 			return fmt.Errorf("url %q and db %d name different databases; write one of them", maskURL(raw), b.DB)
 		}
+	}
+	return nil
+}
+
+// checkScheme reports a URL that is encrypted beside one that is not: all
+// connections are made alike.
+func checkScheme(schemes *[2]string, secure bool, masked string) error {
+	mine, other := &schemes[0], schemes[1]
+	if secure {
+		mine, other = &schemes[1], schemes[0]
+	}
+	if *mine == "" {
+		*mine = masked
+	}
+	if other != "" {
+		return fmt.Errorf("url %q beside %q: one is encrypted and the other is not; write all with rediss://, or all with redis://", masked, other)
 	}
 	return nil
 }
@@ -142,6 +163,9 @@ func (b *Backend) resolve() (*Backend, error) {
 	}
 	for _, f := range r.texts() {
 		value, err := repl.ReplaceOrErr(*f.value, true, true)
+		if err != nil && (f.name == "password" || f.name == "url") && !ownPlaceholder.MatchString(err.Error()) {
+			return nil, fmt.Errorf("%s has a placeholder that is unknown; write one like {env.REDIS_PASSWORD}, and a backslash before a brace that is meant as itself", f.name)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; set it, or write the value itself", f.name, err)
 		}
@@ -149,6 +173,9 @@ func (b *Backend) resolve() (*Backend, error) {
 	}
 	return &r, r.check()
 }
+
+// ownPlaceholder is one whose name is no secret: other braces may be a password's.
+var ownPlaceholder = regexp.MustCompile(`\{(env|file)\.[^{}]+\}`)
 
 type textField struct {
 	name  string

@@ -47,8 +47,14 @@ func TestAWrongSettingFailsTheLoad(t *testing.T) {
 		{redisbackend.Backend{Password: "{file./no/such/file}"}, "password: evaluated placeholder {file./no/such/file} is empty"},
 		{redisbackend.Backend{Username: "{no.such.placeholder}"}, "username: unrecognized placeholder {no.such.placeholder}"},
 		{redisbackend.Backend{KeyPrefix: "{env.TOLLGATE_BRACES}"}, "key_prefix \"a{b}\": spaces and braces have a meaning in keys"},
-		{redisbackend.Backend{URLs: []string{"{env.TOLLGATE_URL}"}}, "url \"http://***@localhost\": unknown scheme http"},
+		{redisbackend.Backend{URLs: []string{"{env.TOLLGATE_URL}"}}, "url \"http://***@localhost\": unknown scheme;"},
 		{redisbackend.Backend{URLs: []string{"redis://a:b@localhost"}, Password: "c"}, "url \"redis://***@localhost\" names other credentials"},
+		{
+			redisbackend.Backend{URLs: []string{"redis://:s3cret@a", "rediss://:s3cret@b"}},
+			"url \"rediss://***@b\" beside \"redis://***@a\": one is encrypted and the other is not; write all with rediss://, or all with redis://",
+		},
+		{redisbackend.Backend{URLs: []string{"rediss://a", "rediss://b", "redis://c"}}, "url \"redis://c\" beside \"rediss://a\": one is encrypted"},
+		{redisbackend.Backend{Sentinel: "m", URLs: []string{"rediss://a", "redis://b"}}, "url \"redis://b\" beside \"rediss://a\": one is encrypted"},
 		{redisbackend.Backend{TLS: &redisbackend.TLS{CA: "/no/such/ca.pem"}}, "tls ca: open /no/such/ca.pem: no such file or directory; write the path of a PEM file"},
 		{redisbackend.Backend{TLS: &redisbackend.TLS{CA: "settings_test.go"}}, "tls ca: the file holds no certificate; write the path of a PEM file"},
 		{redisbackend.Backend{TLS: &redisbackend.TLS{Cert: "settings_test.go", Key: "settings_test.go"}}, "tls cert and key: tls: failed to find any PEM data"},
@@ -85,6 +91,14 @@ func TestSecretsInURLsAreMasked(t *testing.T) {
 		"redis://:p@ss@localhost":    "redis://***@localhost",
 		"redis://:a/b?c#d@localhost": "redis://***@localhost",
 		"u:p@localhost":              "***@localhost",
+		"redis://:s3cret":            "redis://***", // an address is missing
+		"redis://u:s3cret/0":         "redis://***",
+		"redis://u@h:6379?x=s3cret":  "redis://***@h:6379?***",
+		"u:s3://cret@localhost":      "***://***@localhost",
+		"localhost,password=s3cret":  "***",
+		"s3@cret":                    "***@***",
+		"unix:///run/redis.sock":     "unix:///run/redis.sock",
+		"rediss://[::1]:6379/2":      "rediss://[::1]:6379/2",
 		"":                           "",
 	} {
 		if got := redisbackend.MaskURL(raw); got != want {

@@ -1,6 +1,7 @@
 package redisbackend_test
 
 import (
+	"maps"
 	"testing"
 
 	"go.uber.org/zap/zapcore"
@@ -35,7 +36,7 @@ func TestAServerThatIsTooOldIsSaidAndNotUsedUntilItIsReplaced(t *testing.T) {
 	b := &redisbackend.Backend{URLs: []string{"redis://" + p.Addr()}, Timeout: patient}
 	logs, told := start(t, b)
 	eventually(t, "the outage is told", func() bool { return len(told.all()) == 1 })
-	wantText(t, told.all()[0].Err, "redis "+old+" is too old; run 6.2 or later, or Valkey")
+	wantText(t, told.all()[0].Err, "redis "+old+" at "+p.Addr()+" is too old; run 6.2 or later, or Valkey")
 	wantText(t, mustFail(t, b, bucket(t, "ip", "10/1m")), "too old")
 	if n := logs.FilterLevelExact(zapcore.ErrorLevel).Len(); n != 1 {
 		t.Errorf("%d errors were logged", n)
@@ -79,13 +80,42 @@ func TestAServerThatEvictsIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
+func TestEachServerOfAClusterThatEvictsIsWarnedOfOnce(t *testing.T) {
+	t.Parallel()
+	nodes := testserver.NewCluster(t, 3)
+	b := &redisbackend.Backend{Timeout: patient}
+	evicting := make(map[string]int)
+	for i, n := range nodes {
+		b.URLs = append(b.URLs, n.URL())
+		if i == 0 {
+			continue
+		}
+		if err := n.Do("CONFIG SET maxmemory 64mb", "CONFIG SET maxmemory-policy allkeys-lru"); err != nil {
+			t.Fatal(err)
+		}
+		evicting[n.Addr()] = 1
+	}
+	logs, _ := start(t, b)
+	for _, n := range nodes {
+		r := connect(t, n)
+		eventually(t, "the look is over", func() bool { return infoNumber(t, r, "number_of_cached_scripts") == 2 })
+	}
+	warned := make(map[string]int)
+	for _, line := range logs.FilterMessageSnippet("may evict buckets").All() {
+		warned[line.ContextMap()["address"].(string)]++
+	}
+	if !maps.Equal(warned, evicting) {
+		t.Errorf("warned of %v, want %v", warned, evicting)
+	}
+}
+
 // The permissions that the error message of NOPERM lists are enough.
 func TestAUserMayBeAllowedLittle(t *testing.T) {
 	t.Parallel()
 	s := testserver.NewRedis(t)
 	r := connect(t, s)
 	err := r.Do(t.Context(), "acl", "setuser", "limiter", "on", ">secret", "~ratelimit:*",
-		"+evalsha", "+eval", "+time", "+get", "+set", "+del").Err()
+		"+evalsha", "+eval", "+time", "+get", "+psetex", "+del").Err()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +134,7 @@ func TestAUserMayBeAllowedLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Do(t.Context(), "acl", "setuser", "limiter", "on", ">secret", "~ratelimit:*",
-		"+evalsha", "+eval", "+time", "+get", "+set", "+del").Err(); err != nil {
+		"+evalsha", "+eval", "+time", "+get", "+psetex", "+del").Err(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "recovery", b.Settled)

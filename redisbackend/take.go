@@ -19,9 +19,14 @@ func (b *Backend) Take(ctx context.Context, buckets []policy.Bucket, decisions [
 	if len(buckets) == 0 {
 		return nil
 	}
-	if b.client.cluster != nil && !oneIdentity(buckets) {
-		return b.takeSlots(ctx, buckets, decisions)
+	if b.client.cluster != nil {
+		return b.takeInCluster(ctx, buckets, decisions)
 	}
+	return b.takeTogether(ctx, buckets, decisions)
+}
+
+// takeTogether decides buckets of one server, and in a Cluster of one slot: in one call.
+func (b *Backend) takeTogether(ctx context.Context, buckets []policy.Bucket, decisions []policy.Decision) error {
 	f, err := b.client.admit(b.takeCall(buckets))
 	if err != nil {
 		return err
@@ -29,8 +34,9 @@ func (b *Backend) Take(ctx context.Context, buckets []policy.Bucket, decisions [
 	if err := f.send(ctx, b.timeout); err != nil {
 		return nameScope(err, buckets)
 	}
-	defer f.call.release()
-	return f.call.decode(buckets, decisions)
+	f.call.decode(buckets, decisions)
+	f.call.release()
+	return nil
 }
 
 // takeCall encodes a call of lua/take.lua.
@@ -45,27 +51,24 @@ func (b *Backend) takeCall(buckets []policy.Bucket) *call {
 	}
 	c.endPart()
 	c.seal(len(buckets))
+	c.want = numberSize + len(buckets)*decisionSize
 	return c
 }
 
-// decode reads the reply of lua/take.lua.
-func (c *call) decode(buckets []policy.Bucket, decisions []policy.Decision) error {
-	if len(c.reply) != numberSize+len(buckets)*decisionSize {
-		return failed(fmt.Errorf("a reply of %d bytes to %d buckets", len(c.reply), len(buckets)))
-	}
+// decode reads the reply of lua/take.lua, which has been checked.
+func (c *call) decode(buckets []policy.Bucket, decisions []policy.Decision) {
 	for i := range buckets {
-		retry := c.micros(1 + 3*i) // below zero: allowed, after a delay
+		retry := c.micros(3 * i) // below zero: allowed, after a delay
 		decisions[i] = policy.Decision{
 			Allowed:    retry <= 0,
-			Remaining:  c.number(2 + 3*i),
+			Remaining:  c.number(3*i + 1),
 			RetryAfter: max(0, retry),
-			ResetAfter: c.micros(3 + 3*i),
+			ResetAfter: c.micros(3*i + 2),
 		}
 		if !buckets[i].Shadow {
 			decisions[i].Delay = max(0, -retry)
 		}
 	}
-	return nil
 }
 
 // nameScope says which bucket's key holds something else than a string; the

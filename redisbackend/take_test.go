@@ -26,7 +26,7 @@ func TestARequestCostsOneCallHoweverManyBucketsItHas(t *testing.T) {
 		for i := range n {
 			buckets = append(buckets, bucket(t, fmt.Sprintf("zone%d", i), "10/1m"))
 		}
-		before, gets, sets := calls(t, r, "evalsha"), calls(t, r, "get"), calls(t, r, "set")
+		before, gets, sets := calls(t, r, "evalsha"), calls(t, r, "get"), calls(t, r, "psetex")
 		mustTake(t, b, buckets...)
 		if got := calls(t, r, "evalsha") - before; got != 1 {
 			t.Errorf("%d buckets took %d calls", n, got)
@@ -34,7 +34,7 @@ func TestARequestCostsOneCallHoweverManyBucketsItHas(t *testing.T) {
 		if got := calls(t, r, "get") - gets; got != n {
 			t.Errorf("%d buckets were read %d times", n, got)
 		}
-		if got := calls(t, r, "set") - sets; got != n {
+		if got := calls(t, r, "psetex") - sets; got != n {
 			t.Errorf("%d buckets were written %d times", n, got)
 		}
 	}

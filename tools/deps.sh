@@ -3,11 +3,12 @@
 # when it is, installs it with apt-get when run as root on Debian or Ubuntu,
 # and otherwise says what to install and fails.
 #
-# usage: tools/deps.sh <what>...      what: compiler, redis, postgres, wrk
+# usage: tools/deps.sh <what>...      what: compiler, redis, postgres, prometheus, curl, wrk
 set -euo pipefail
 
 redis_minimum=6.2
 postgres_minimum=15
+curl_minimum=7.82
 
 # at_least VERSION MINIMUM: whether a version is new enough.
 at_least() {
@@ -36,6 +37,11 @@ has_postgres() {
 	return 1
 }
 
+has_prometheus() { command -v prometheus >/dev/null && command -v promtool >/dev/null; }
+
+# The README's commands use --json.
+has_curl() { at_least "$(curl --version 2>/dev/null | sed -n 's/^curl \([0-9.]*\).*/\1/p')" "$curl_minimum"; }
+
 has_wrk() { command -v wrk >/dev/null; }
 
 # needs WHAT: how a person calls it.
@@ -44,6 +50,8 @@ needs() {
 	compiler) echo "a C compiler with the C library's headers (the race detector needs it)" ;;
 	redis) echo "redis-server $redis_minimum or newer (or name one in TOLLGATE_TEST_REDIS_BINARY)" ;;
 	postgres) echo "PostgreSQL $postgres_minimum or newer, the server" ;;
+	prometheus) echo "Prometheus, and its promtool" ;;
+	curl) echo "curl $curl_minimum or newer" ;;
 	wrk) echo "wrk, the load generator" ;;
 	esac
 }
@@ -54,6 +62,8 @@ packages() {
 	compiler) echo gcc libc6-dev ;;
 	redis) echo redis-server ;;
 	postgres) echo postgresql ;;
+	prometheus) echo prometheus ;;
+	curl) echo curl ;;
 	wrk) echo wrk ;;
 	esac
 }
@@ -64,9 +74,9 @@ look() {
 	missing=()
 	for what in "$@"; do
 		case $what in
-		compiler | redis | postgres | wrk) "has_$what" || missing+=("$what") ;;
+		compiler | redis | postgres | prometheus | curl | wrk) "has_$what" || missing+=("$what") ;;
 		*)
-			echo "tools/deps.sh: unknown dependency '$what'; write compiler, redis, postgres or wrk" >&2
+			echo "tools/deps.sh: unknown dependency '$what'; write compiler, redis, postgres, prometheus, curl or wrk" >&2
 			exit 2
 			;;
 		esac

@@ -16,6 +16,7 @@ var randomCases = []namedTest{
 	{"no window admits more than the algorithm promises", noWindowOverflows},
 	{"no window admits more over long traffic either, and all that is promised can be had", longTraffic},
 	{"the waits are the first moment that passes", waitsAreExact},
+	{"limits that ask in turn give no more than new buckets, and no longer waits than full ones", limitsInTurn},
 }
 
 // modelCase demands the model's numbers of histories in which anything changes.

@@ -229,6 +229,15 @@ var tokenBucketLedgers = []ledger{
 		{30 * sec, "", 1, refuse(0, 6*minute-30*sec, hour-30*sec)},
 		{30 * sec, "10/1m", 5, pass(0, 60*sec)},
 	}},
+	{"of limits that ask in turn, each lets return at its own rate what was used since the last charge", []row{
+		{0, "10/1m", 10, pass(0, 60*sec)},
+		{0, "10/1h", 1, refuse(0, 6*minute, hour)},
+		{30 * sec, "10/1m", 1, pass(4, 36*sec)},
+		{30 * sec, "10/1h", 1, pass(3, 42*minute)}, // much earlier than it said
+		{60 * sec, "", 0, pass(3, 42*minute-30*sec)},
+		{60 * sec, "10/1m", 0, pass(8, 12*sec)},
+		{60 * sec, "10/1h", 4, refuse(3, 5*minute+30*sec, 42*minute-30*sec)}, // a look changes nothing
+	}},
 	{"a shorter window frees no more than a new bucket has", []row{
 		{0, "10/1h", 10, pass(0, hour)},
 		{0, "10/1m", 1, refuse(0, 6*sec, 60*sec)},

@@ -42,7 +42,7 @@ func (u Use) words() []string {
 //	}
 func Parse(d *caddyfile.Dispenser, use Use) (*Config, error) {
 	if d.NextArg() {
-		return nil, d.Errf("unexpected word %q; write jwt { secret {env.JWT_SECRET} }", d.Val())
+		return nil, d.Err("jwt takes no word; write jwt { secret {env.JWT_SECRET} }")
 	}
 	p := &parser{Dispenser: d, use: use, config: new(Config), seen: make(map[string]bool)}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {

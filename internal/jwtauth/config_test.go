@@ -104,7 +104,7 @@ func TestEachMistakeInTheBlockHasItsLineAndSaysWhatToWrite(t *testing.T) {
 		use         Use
 		want        string
 	}{
-		{"on the line", "jwt secret {\n}", ForClients, `unexpected word "secret"; write jwt {`},
+		{"on the line", "jwt secret {\n}", ForClients, `jwt takes no word; write jwt {`},
 		{"empty", "jwt {\n}", ForClients, "jwt has nothing to verify tokens by"},
 		{"no key", "jwt {\n issuer a\n}", ForClients, "jwt has nothing to verify tokens by"},
 		{"unknown word", "jwt {\n sekret abc\n}", ForClients, `"sekret" is not known in jwt; write one of secret, public_key`},

@@ -18,7 +18,7 @@
 // token that expires while it is remembered is refused.
 //
 // A key set (JWKS) is read when it is first configured, then every five minutes,
-// and when a token names a key that it does not have, at most once in five seconds.
+// and when a token names a key that it does not have, at most once in five seconds, not again within ten for one that was still missing.
 // A request waits at most 200 ms for that, and only while a read is due or runs; all
 // other tokens with unknown keys are refused at once. The last good set stays while
 // its server is down. Sets are shared by URL, and outlive reloads.

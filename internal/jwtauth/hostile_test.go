@@ -120,6 +120,8 @@ func TestEachHostileTokenIsRefusedForItsReason(t *testing.T) {
 		// about nobody
 		{"no account", nil, signHS(jwt.MapClaims{"sub": nil}), errNoAccount},
 		{"account is empty", nil, signHS(jwt.MapClaims{"sub": ""}), errNoAccount},
+		{"account is no UTF-8", nil, signRaw(testSecret, goodHeader, strings.Replace(rawClaims(exp), `"alice"`, "\"alice\xff\"", 1)), errNoAccount},
+		{"account is half a surrogate pair", nil, signRaw(testSecret, goodHeader, strings.Replace(rawClaims(exp), `"alice"`, `"\ud800"`, 1)), errNoAccount},
 		{"account is a list", nil, signHS(jwt.MapClaims{"sub": []string{"alice"}}), errNoAccount},
 		{"account is a fraction", nil, signHS(jwt.MapClaims{"sub": 1.5}), errNoAccount},
 	} {

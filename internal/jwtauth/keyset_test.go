@@ -212,12 +212,19 @@ func TestAStalledServerHoldsNoRequest(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if d := time.Since(start); d > 2*time.Second {
-		t.Errorf("%d requests took %s", 3*maxWaiting, d)
+	if d := time.Since(start); d > maxWaiting*requestWait {
+		t.Errorf("%d requests took %s: they wait one after the other", 3*maxWaiting, d)
 	}
-	start = time.Now()
-	if _, err := v.Verify(t.Context(), rsToken(rsaKeys(), "late")); !errors.Is(err, errKey) || time.Since(start) > requestWait/2 {
-		t.Errorf("while the read hangs on, a request got %v after %s; want %v at once", err, time.Since(start), errKey)
+	quickest := time.Hour // one that waits takes requestWait at least; the machine may take any time
+	for range 5 {
+		start = time.Now()
+		if _, err := v.Verify(t.Context(), rsToken(rsaKeys(), "late")); !errors.Is(err, errKey) {
+			t.Errorf("while the read hangs on, a request got %v; want %v", err, errKey)
+		}
+		quickest = min(quickest, time.Since(start))
+	}
+	if quickest >= requestWait {
+		t.Errorf("while the read hangs on, a request is refused after %s; want at once", quickest)
 	}
 	if _, err := v.Verify(t.Context(), sign(jwt.SigningMethodRS256, rsaKeys().private, claims(jwt.MapClaims{"sub": "bob"}), named("known"))); err != nil {
 		t.Errorf("a known key: %v", err)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
 )
@@ -70,11 +71,15 @@ func (p *payload) optionalText(claim string) (string, error) {
 		return "", nil
 	}
 	text, ok := value.(string)
-	if !ok {
+	if !ok || !distinct(text) {
 		return "", fmt.Errorf("%s is not text", claim)
 	}
 	return text, nil
 }
+
+// distinct reports whether a text is the only one that is read as it. What is no text, invalid
+// UTF-8 or half of a surrogate pair, is read as U+FFFD, whichever it was.
+func distinct(text string) bool { return !strings.ContainsRune(text, utf8.RuneError) }
 
 // texts reads a text or a list of them.
 func (p *payload) texts(claim string) ([]string, error) {
@@ -119,12 +124,14 @@ func (p *payload) find(path string) any {
 	return value
 }
 
-// name reads a claim that names something: text or a whole number; empty if it is
-// neither.
+// name reads a claim that names something: distinct text or a whole number; empty if it
+// is neither.
 func (p *payload) name(path string) string {
 	switch value := p.find(path).(type) {
 	case string:
-		return value
+		if distinct(value) {
+			return value
+		}
 	case json.Number:
 		if _, err := value.Int64(); err == nil {
 			return value.String()

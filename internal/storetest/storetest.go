@@ -8,6 +8,7 @@ package storetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type Store interface {
 	ListKeys(ctx context.Context, tier string, p policy.Page) ([]policy.KeyRecord, error)
 	GetKey(ctx context.Context, id string) (policy.KeyRecord, error)
 
+	Record(ctx context.Context, c policy.Change, kind, key string, before json.RawMessage) error
 	ListAudit(ctx context.Context, p policy.Page) ([]policy.AuditRecord, error)
 
 	Snapshot() *policy.Snapshot

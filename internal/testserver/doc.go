@@ -5,5 +5,6 @@
 // A server is ready when it answers, not when some time has passed; waiting is
 // bounded, and a server that does not come up is an error that carries its log.
 // Faults are real, too: Pause stops the process with SIGSTOP, Kill ends it
-// without a goodbye, Proxy drops and delays bytes between the two sides.
+// without a goodbye, Proxy drops and delays bytes between the two sides. Faults lists
+// all that a Redis and its network are known to do.
 package testserver

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -19,10 +20,14 @@ type Proxy struct {
 	listener net.Listener
 	delay    atomic.Int64 // nanoseconds that each chunk waits
 	accepted atomic.Int64
+	received atomic.Int64 // chunks that clients have sent
+	hangUp   atomic.Bool
+	garbage  atomic.Bool
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
+	orphans *atomic.Bool  // set for the connections that were there when it was
 	replace [2][]byte     // what the server says, and what is passed on in its place
 	hole    chan struct{} // closed while bytes pass; open in a black hole
 	closing bool
@@ -35,7 +40,7 @@ func StartProxy(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), hole: make(chan struct{})}
+	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), orphans: new(atomic.Bool), hole: make(chan struct{})}
 	close(p.hole)
 	p.wg.Go(p.accept)
 	return p, nil
@@ -58,6 +63,10 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // Accepted is how many connections came in so far.
 func (p *Proxy) Accepted() int64 { return p.accepted.Load() }
 
+// Received is how many chunks of bytes clients have sent so far. A chunk holds one
+// command or several that travel together.
+func (p *Proxy) Received() int64 { return p.received.Load() }
+
 // Delay makes every chunk of bytes wait before it is passed on; zero ends it.
 func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
 
@@ -76,6 +85,27 @@ func (p *Proxy) Blackhole(on bool) {
 	}
 }
 
+// Orphan leaves the connections that are open now without another end, as when
+// the server's machine was switched off: what is sent is lost, nothing comes back,
+// and nobody is told. New connections work.
+func (p *Proxy) Orphan() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.orphans.Store(true)
+	p.orphans = new(atomic.Bool)
+}
+
+// HangUp breaks all connections and closes new ones at once, until it is ended.
+func (p *Proxy) HangUp(on bool) {
+	p.hangUp.Store(on)
+	if on {
+		p.CloseConnections()
+	}
+}
+
+// Garbage makes the server say random bytes, as many as it said, until it is ended.
+func (p *Proxy) Garbage(on bool) { p.garbage.Store(on) }
+
 // Replace changes what the server says wherever it says old, as if another
 // server stood there. Both texts have the same length. An empty one ends it.
 func (p *Proxy) Replace(old, text string) {
@@ -90,6 +120,12 @@ func (p *Proxy) Replace(old, text string) {
 // replaced is a chunk from the server as it is passed on. A text that is cut in
 // two by the end of a chunk passes unchanged.
 func (p *Proxy) replaced(chunk []byte) []byte {
+	if p.garbage.Load() {
+		for i := range chunk {
+			chunk[i] = byte(rand.Int())
+		}
+		return chunk
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.replace[0]) == 0 {
@@ -126,6 +162,10 @@ func (p *Proxy) accept() {
 			return
 		}
 		p.accepted.Add(1)
+		if p.hangUp.Load() {
+			_ = client.Close()
+			continue
+		}
 		p.wg.Go(func() { p.serve(client) })
 	}
 }
@@ -144,12 +184,35 @@ func (p *Proxy) serve(client net.Conn) {
 	if !p.keep(server) {
 		return
 	}
-	p.wg.Go(func() { p.forward(client, server, p.replaced) })
-	p.forward(server, client, func(chunk []byte) []byte { return chunk })
+	orphaned := p.living()
+	p.wg.Go(func() { p.forward(client, server, orphaned, p.replaced) })
+	p.forward(server, counted{client, &p.received}, orphaned, func(chunk []byte) []byte { return chunk })
+}
+
+// counted is a connection whose chunks are counted as they come in.
+type counted struct {
+	net.Conn
+	chunks *atomic.Int64
+}
+
+// Read counts a chunk.
+func (c counted) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.chunks.Add(1)
+	}
+	return n, err
+}
+
+// living is what becomes true when the connections that are open now are orphaned.
+func (p *Proxy) living() *atomic.Bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.orphans
 }
 
 // forward copies until one side ends, and then ends both.
-func (p *Proxy) forward(dst, src net.Conn, change func([]byte) []byte) {
+func (p *Proxy) forward(dst, src net.Conn, orphaned *atomic.Bool, change func([]byte) []byte) {
 	defer dst.Close()
 	defer src.Close()
 	buf := make([]byte, 32<<10)
@@ -159,7 +222,16 @@ func (p *Proxy) forward(dst, src net.Conn, change func([]byte) []byte) {
 		if d := time.Duration(p.delay.Load()); d > 0 && n > 0 {
 			time.Sleep(d)
 		}
-		if _, werr := dst.Write(change(buf[:n])); err != nil || werr != nil {
+		if n > 0 {
+			chunk := change(buf[:n])
+			if orphaned.Load() {
+				continue
+			}
+			if _, werr := dst.Write(chunk); werr != nil {
+				return
+			}
+		}
+		if err != nil {
 			return
 		}
 	}

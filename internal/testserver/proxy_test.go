@@ -1,10 +1,12 @@
 package testserver
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -159,4 +161,79 @@ func TestAReplacedTextArrivesInItsPlaceUntilItEnds(t *testing.T) {
 		}
 		p.Replace("", "")
 	}
+}
+
+func TestOrphansLoseWhatTheySendAndOthersWork(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	orphan := dial(t, p.Addr())
+	if err := exchange(orphan, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	p.Orphan()
+	if err := exchange(orphan, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a byte passed or the connection broke: %v", err)
+	}
+	if err := exchange(dial(t, p.Addr()), 5*time.Second); err != nil {
+		t.Errorf("a new connection does not work: %v", err)
+	}
+	if n := p.Received(); n != 3 {
+		t.Errorf("%d chunks were counted, not 3", n)
+	}
+}
+
+func TestAProxyThatHangsUpClosesAllConnectionsUntilItIsEnded(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	p.HangUp(true)
+	if err := exchange(dial(t, p.Addr()), 5*time.Second); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection was not closed: %v", err)
+	}
+	p.HangUp(false)
+	if err := exchange(dial(t, p.Addr()), 5*time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGarbageIsAsLongAsWhatTheServerSaid(t *testing.T) {
+	t.Parallel()
+	p := NewProxy(t, echo(t))
+	p.Garbage(true)
+	c := dial(t, p.Addr())
+	said := make([]byte, 64)
+	if _, err := c.Write(said); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(said))
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || bytes.Equal(got, said) {
+		t.Errorf("got %x, %v", got, err)
+	}
+}
+
+// The loading takes long enough to be seen, and ends at once when it is told to.
+func TestAServerThatLoadsSaysSo(t *testing.T) {
+	t.Parallel()
+	p := NewPatient(t)
+	for _, f := range Faults {
+		if f.Name != "LOADING" {
+			continue
+		}
+		if err := f.Begin(p); err != nil {
+			t.Fatal(err)
+		}
+		if reply, err := p.Redis.inline("GET a"); err != nil || !strings.HasPrefix(reply, "-LOADING") {
+			t.Errorf("the reply is %q, %v", reply, err)
+		}
+		if err := f.End(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Redis.proc.waitReady(p.Redis.ping); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	t.Error("there is no such fault")
 }

@@ -80,11 +80,7 @@ func redisBinary() (string, error) {
 }
 
 func (r *Redis) start() error {
-	args := append([]string{
-		"--bind", "127.0.0.1", "--port", strconv.Itoa(r.port), "--dir", r.dir,
-		"--save", "", "--appendonly", "no", "--daemonize", "no", "--pidfile", filepath.Join(r.dir, "redis.pid"),
-	}, r.args...)
-	proc, err := startProcess(r.bin, args...)
+	proc, err := startProcess(r.bin, r.commandLine()...)
 	if err != nil {
 		return err
 	}
@@ -94,6 +90,13 @@ func (r *Redis) start() error {
 	}
 	r.proc = proc
 	return nil
+}
+
+func (r *Redis) commandLine() []string {
+	return append([]string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(r.port), "--dir", r.dir,
+		"--save", "", "--appendonly", "no", "--daemonize", "no", "--pidfile", filepath.Join(r.dir, "redis.pid"),
+	}, r.args...)
 }
 
 // ready reports whether this server answers: its own log says so first, because
@@ -167,6 +170,56 @@ func (r *Redis) Pause() error { return r.proc.signal(syscall.SIGSTOP) }
 
 // Resume lets a paused server go on.
 func (r *Redis) Resume() error { return r.proc.signal(syscall.SIGCONT) }
+
+// Do sends commands on one connection, one after the other, and fails on the first
+// that the server refuses.
+func (r *Redis) Do(commands ...string) error {
+	conn, err := net.DialTimeout("tcp", r.Addr(), startDeadline)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(startDeadline)); err != nil {
+		return err
+	}
+	in := bufio.NewReader(conn)
+	for _, command := range commands {
+		if _, err := conn.Write([]byte(command + "\r\n")); err != nil {
+			return err
+		}
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("%s: %w", command, err)
+		}
+		if strings.HasPrefix(line, "-") {
+			return fmt.Errorf("%s: %s", command, strings.TrimSpace(line))
+		}
+	}
+	return nil
+}
+
+// RestartLoading ends the server at once and starts it again on the same port with
+// the data that it has saved. It returns while the server still loads them, which
+// takes some milliseconds per key until key-load-delay is set to 0.
+func (r *Redis) RestartLoading() error {
+	r.proc.kill()
+	proc, err := startProcess(r.bin, append(r.commandLine(), "--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024")...)
+	if err != nil {
+		return err
+	}
+	err = proc.waitReady(func() error {
+		if line, err := r.inline("PING"); err != nil || !strings.HasPrefix(line, "-LOADING") {
+			return fmt.Errorf("it does not say that it loads: %q, %w", line, err)
+		}
+		return nil
+	})
+	if err != nil {
+		proc.kill()
+		return err
+	}
+	r.proc = proc
+	return nil
+}
 
 // Restart ends the server, if it runs, and starts it again on the same port,
 // empty. It returns when the server answers.

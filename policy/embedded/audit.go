@@ -73,7 +73,7 @@ func (s *store) moveAudit(ctx context.Context, d *document) error {
 			return err
 		}
 		if err := s.storage.Store(ctx, g.key(), b); err != nil {
-			return fmt.Errorf("store the audit: %w", err)
+			return &storageError{fmt.Errorf("store the audit: %w", err)}
 		}
 		d.Audit, d.Segments = d.Audit[segmentSize:], append(d.Segments, g)
 	}
@@ -95,6 +95,11 @@ func (d *document) expire(now time.Time, retention time.Duration) (dropped []seg
 	}
 	d.Segments = kept
 	return dropped
+}
+
+// Record adds a record to the audit of what is no change of what is stored.
+func (s *store) Record(ctx context.Context, c policy.Change, kind, key string, before json.RawMessage) error {
+	return s.change(ctx, func(tx *transaction) error { return tx.audit(c, kind, key, before, nil) })
 }
 
 // ListAudit lists changes, the newest first.

@@ -32,7 +32,7 @@ func TestEveryMistakeInACaddyfileNamesItsLineAndWhatToWrite(t *testing.T) {
 	for input, want := range map[string]string{
 		"embedded /var/lib/limits":                            `embedded takes no argument "/var/lib/limits": it keeps everything in Caddy's storage; write provider embedded, and storage ... in the global options for another place, at Testfile:1`,
 		"embedded {\n cache_ttl 5s\n}":                        `unknown option "cache_ttl" of provider embedded; write poll_interval or audit_retention, at Testfile:2`,
-		"embedded {\n poll_interval\n}":                       "poll_interval takes one duration, not 0 words; write poll_interval 500ms, at Testfile:2",
+		"embedded {\n poll_interval\n}":                       "poll_interval takes one value, not 0; write poll_interval 500ms, at Testfile:2",
 		"embedded {\n poll_interval often\n}":                 `poll_interval "often" is not a duration; write one like 500ms, at Testfile:2`,
 		"embedded {\n poll_interval 1ms\n}":                   "poll_interval 1ms is out of range; write a duration from 50ms to 1h0m0s, like 500ms, at Testfile:2",
 		"embedded {\n poll_interval 1s {\n x\n }\n}":          "poll_interval takes no block; end the line after its value, at Testfile:2",

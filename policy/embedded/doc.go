@@ -23,11 +23,16 @@
 //
 // A change costs as much as the document is large, so this is a store for some
 // thousands of keys, changed by people. How quickly two instances take turns is
-// up to the storage's lock; that of the file system is asked once a second. And
-// a lock that the storage itself takes for stale can, as everywhere in Caddy, let
-// two instances in at once: then the later change wins.
+// up to the storage's lock; that of the file system is asked once a second. When
+// an instance is killed while it makes a change, the others wait until the
+// storage takes its lock for stale, about ten seconds on the file system. And
+// such a lock can, as everywhere in Caddy, let two instances in at once, if one
+// of them stands still in the middle of writing: then the later change wins.
 //
 // # Failures
+//
+// Health tells, too, when the store cannot be changed: because a change failed,
+// or the change of nothing that every instance tries once a minute.
 //
 // A request is decided from memory alone, so a storage that is away costs it
 // nothing; what was read last goes on. At the start, without anything read yet,

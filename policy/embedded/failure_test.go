@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -305,5 +306,53 @@ func TestADifferentStorageIsADifferentStore(t *testing.T) {
 	}
 	if name := storageName(&remote{Password: "s3cret"}); strings.Contains(name, "s3cret") || name == storageName(&remote{Password: "other"}) {
 		t.Errorf("got %s", name)
+	}
+}
+
+// What a process leaves that is killed while it makes a change.
+func TestTheLockOfSomebodyWhoWasKilledKeepsNobodyOutForEver(t *testing.T) {
+	t.Parallel()
+	storage := &certmagic.FileStorage{Path: t.TempDir()}
+	p := opened(t, storage)
+	if err := setLimit(t, p, 601); err != nil {
+		t.Fatal(err)
+	}
+	turn, err := p.readTurn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := json.Marshal(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := fmt.Appendf(nil, `{"created":%s,"updated":%s}`, now, now)
+	if err := storage.Store(t.Context(), "locks/"+certmagic.StorageKeys.Safe(lockPrefix+turn)+".lock", lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := setLimit(t, p, 602); err != nil {
+		t.Error(err)
+	}
+	if got := p.ceilingOf("PRO"); got != "602/1m" {
+		t.Errorf("PRO has %s", got)
+	}
+}
+
+func TestHealthTellsThatTheStoreCannotBeChanged(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{noticeKey, documentKey, turnKey} {
+		storage := &faultyStorage{Storage: &certmagic.FileStorage{Path: t.TempDir()}}
+		p := instance(t, storage)
+		if err := setLimit(t, p, 601); err != nil {
+			t.Fatal(err)
+		}
+		storage.fail(key, false)
+		if err := setLimit(t, p, 602); (err == nil) != (key == turnKey) {
+			t.Errorf("%s cannot be stored: got %v", key, err)
+		}
+		if up, _, err := p.Health(); up || !errors.Is(err, errFault) {
+			t.Errorf("%s cannot be stored: health is %t, %v", key, up, err)
+		}
+		storage.fail("", false)
+		eventually(t, "recovery by itself", func() bool { up, _, _ := p.Health(); return up })
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/certmagic"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -28,6 +29,8 @@ const (
 
 	usageInterval    = 5 * time.Second // between exchanges of when keys were last used
 	thoroughInterval = time.Minute     // between reads that do not trust the notice
+	proofInterval    = time.Minute     // between proofs that the store can be changed
+	retryInterval    = 5 * time.Second // the same, while it cannot
 )
 
 // stores holds one shared state per storage, so that what was read survives a
@@ -46,8 +49,9 @@ type Provider struct {
 	*store  // nil before Provision
 	poolKey string
 
-	cancel context.CancelFunc // ends what Start began; nil before
-	wg     sync.WaitGroup
+	cancel  context.CancelFunc // ends what Start began; nil before
+	unwatch func()             // ends its metrics
+	wg      sync.WaitGroup
 }
 
 // CaddyModule returns the Caddy module information.
@@ -98,7 +102,9 @@ func storageName(storage certmagic.Storage) string {
 func (p *Provider) Start() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
+	p.unwatch = metrics.PolicyAge.Add(p.shared.age)
 	p.wg.Go(func() { p.run(ctx) })
+	p.wg.Go(func() { p.keepWritable(ctx) })
 	return nil
 }
 
@@ -108,6 +114,7 @@ func (p *Provider) Cleanup() error {
 	if p.cancel != nil {
 		p.cancel()
 		p.wg.Wait()
+		p.unwatch()
 		p.cancel = nil
 		p.exchangeUsage()
 	}
@@ -122,12 +129,8 @@ func (p *Provider) Cleanup() error {
 
 // run keeps the view current until ctx ends.
 func (p *Provider) run(ctx context.Context) {
-	seeded := false
 	usage, thorough := time.Now(), time.Now()
 	for {
-		if !seeded {
-			seeded = p.trySeed(ctx)
-		}
 		whole := time.Since(thorough) > thoroughInterval
 		if p.look(ctx, whole) && whole {
 			thorough = time.Now()
@@ -152,16 +155,23 @@ func (p *Provider) look(ctx context.Context, thorough bool) bool {
 	return p.refresh(ctx, thorough) == nil
 }
 
-// trySeed reports whether the store exists now.
-func (p *Provider) trySeed(ctx context.Context) bool {
-	if p.shared.isStored() {
-		return true
+// keepWritable stores the first tiers if the store is new, and then proves now
+// and then that the store can be changed: a change of nothing takes a turn. It
+// is apart from run, since it may wait for long.
+func (p *Provider) keepWritable(ctx context.Context) {
+	var tried time.Time
+	for {
+		unseeded := !p.shared.isStored() && time.Since(tried) > retryInterval
+		if unseeded || p.shared.writes.due() {
+			p.seed(ctx)
+			tried = time.Now()
+		}
+		select {
+		case <-time.After(time.Duration(p.PollInterval)):
+		case <-ctx.Done():
+			return
+		}
 	}
-	if err := p.seed(ctx); err != nil {
-		p.logger.Warn("the first tiers could not be stored yet", zap.Error(err))
-		return false
-	}
-	return true
 }
 
 func (p *Provider) exchangeUsage() {
@@ -183,9 +193,17 @@ func (s *shared) isStored() bool {
 // whole is unknown without a look-up.
 func (*Provider) CheckAPIKey(presented string) bool { return policy.CheckKey(presented) }
 
-// Health reports whether the storage can be read, since when, and the last
-// failure.
-func (p *Provider) Health() (up bool, since time.Time, lastErr error) { return p.shared.health.state() }
+// Health reports whether the storage can be read and written, since when, and
+// the last failure.
+func (p *Provider) Health() (up bool, since time.Time, lastErr error) {
+	if up, since, lastErr = p.shared.reads.state(); !up {
+		return up, since, lastErr
+	}
+	if up, since, err := p.shared.writes.state(); !up {
+		return up, since, err
+	}
+	return up, since, lastErr
+}
 
 func (p *Provider) setDefaults() {
 	if p.PollInterval == 0 {

@@ -19,13 +19,14 @@ const (
 	noticeKey   = folder + "/epoch"
 	usageKey    = folder + "/last_used.json"
 	auditFolder = folder + "/audit"
-	lockName    = "rate_limit_embedded"
 )
 
 const (
-	readTimeout = 5 * time.Second  // of what nobody waits for in particular
-	lockTimeout = 30 * time.Second // the longest that a change waits for its turn
-	lockRetry   = 50 * time.Millisecond
+	readTimeout   = 5 * time.Second  // of what nobody waits for in particular
+	changeTimeout = 5 * time.Second  // a change once it is its turn; less than any lock takes to be stale
+	lockTimeout   = 30 * time.Second // the longest that a change waits for its turn
+	stuckAfter    = 15 * time.Second // with a lock, before it counts as stuck
+	lockRetry     = 50 * time.Millisecond
 )
 
 // store is the document in a storage, as one configuration sees it.
@@ -60,45 +61,47 @@ func (s *store) change(ctx context.Context, f func(*transaction) error) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for other changes: %w", ctx.Err())
 	}
-	if err := s.lock(ctx); err != nil {
+	began := time.Now()
+	lock, err := s.takeTurn(ctx)
+	if err != nil {
+		s.noteTurn(ctx, err, time.Since(began))
 		return err
 	}
-	defer s.unlock(ctx)
 	// What has begun is finished, whether or not the admin still waits.
-	ctx, finish := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	ctx, finish := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer finish()
-	err := s.changeLocked(ctx, f)
+	err = s.changeLocked(ctx, f)
+	ended := s.endTurn(ctx, lock)
+	s.noteWrite(errors.Join(err, ended)) // what is stored is stored, even if the turn cannot be ended
 	if errors.Is(err, errUnchanged) {
 		return nil
 	}
 	return err
 }
 
-// lock takes the storage's lock. That of the file system fails, for a moment,
-// when it reads a lock that somebody is just writing.
-func (s *store) lock(ctx context.Context) error {
-	for attempt := 0; ; attempt++ {
-		err := s.storage.Lock(ctx, lockName)
-		if err == nil {
-			return nil
-		}
-		if attempt == 10 || ctx.Err() != nil {
-			return fmt.Errorf("lock the store: %w", err)
-		}
-		select {
-		case <-time.After(lockRetry):
-		case <-ctx.Done():
-		}
+// noteWrite notes whether the storage took a change and the end of its turn. A
+// failure to read is noted elsewhere.
+func (s *store) noteWrite(err error) {
+	var failed *storageError
+	if !errors.As(err, &failed) {
+		err = nil
+	}
+	s.shared.writes.note(err, s.logger)
+}
+
+// noteTurn notes that no turn was to be had, unless it is only that an admin has
+// gone.
+func (s *store) noteTurn(ctx context.Context, err error, waited time.Duration) {
+	var failed *storageError
+	if errors.As(err, &failed) && (ctx.Err() == nil || waited > stuckAfter) {
+		s.shared.writes.note(err, s.logger)
 	}
 }
 
-func (s *store) unlock(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
-	defer cancel()
-	if err := s.storage.Unlock(ctx, lockName); err != nil {
-		s.logger.Warn("the lock of the store of policies could not be released; others wait until it is stale", zap.Error(err))
-	}
-}
+// storageError is a failure of the storage to keep a change.
+type storageError struct{ error }
+
+func (e *storageError) Unwrap() error { return e.error }
 
 // changeLocked is change, with the lock held.
 func (s *store) changeLocked(ctx context.Context, f func(*transaction) error) error {
@@ -128,7 +131,7 @@ func (s *store) changeLocked(ctx context.Context, f func(*transaction) error) er
 		return err
 	}
 	next.stored = true
-	s.shared.view.Store(next)
+	s.shared.show(next)
 	return nil
 }
 
@@ -144,10 +147,13 @@ func (s *store) writeLocked(ctx context.Context, tx *transaction) error {
 		return err
 	}
 	if err := s.storage.Store(ctx, noticeKey, []byte(tx.doc.mark())); err != nil {
-		return fmt.Errorf("announce the change: %w", err)
+		return &storageError{fmt.Errorf("announce the change: %w", err)}
+	}
+	if ctx.Err() != nil { // whether or not the storage heeds it
+		return &storageError{errLateTurn}
 	}
 	if err := s.storage.Store(ctx, documentKey, b); err != nil {
-		return fmt.Errorf("store the change: %w", err)
+		return &storageError{fmt.Errorf("store the change: %w", err)}
 	}
 	for _, g := range dropped {
 		if err := s.storage.Delete(ctx, g.key()); err != nil {
@@ -157,14 +163,18 @@ func (s *store) writeLocked(ctx context.Context, tx *transaction) error {
 	return nil
 }
 
-// seed stores the tiers that a new store starts with, if there is none.
-func (s *store) seed(ctx context.Context) error {
-	return s.change(ctx, func(tx *transaction) error {
+// seed stores the tiers that a new store starts with, if there is none; in any
+// case it takes a turn.
+func (s *store) seed(ctx context.Context) {
+	err := s.change(ctx, func(tx *transaction) error {
 		if tx.doc.Epoch > 1 || len(tx.doc.Audit) > 0 {
 			return errUnchanged
 		}
 		return nil
 	})
+	if err != nil && ctx.Err() == nil {
+		s.logger.Debug("the store of policies could not be changed; it will be tried again", zap.Error(err))
+	}
 }
 
 // read returns what is stored now. The document is shared: it is not changed.
@@ -177,8 +187,12 @@ func (s *store) read(ctx context.Context) (*document, error) {
 
 // refresh makes the view current. Unless it is thorough, it trusts the notice.
 func (s *store) refresh(ctx context.Context, thorough bool) error {
+	began := time.Now()
 	err := s.refreshView(ctx, thorough)
-	s.shared.health.note(err, s.logger)
+	if err == nil {
+		s.shared.current.Store(began.UnixNano())
+	}
+	s.shared.reads.note(err, s.logger)
 	return err
 }
 
@@ -214,7 +228,7 @@ func (s *store) refreshView(ctx context.Context, thorough bool) error {
 		return fmt.Errorf("the stored policies are not usable: %w", err)
 	}
 	next.stored = stored
-	s.shared.view.Store(next)
+	s.shared.show(next)
 	return nil
 }
 

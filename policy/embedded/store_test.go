@@ -15,13 +15,20 @@ import (
 // others but what is stored.
 func instance(t *testing.T, storage certmagic.Storage) *Provider {
 	t.Helper()
+	p := opened(t, storage)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// opened is an instance that does nothing by itself.
+func opened(t *testing.T, storage certmagic.Storage) *Provider {
+	t.Helper()
 	p := &Provider{PollInterval: caddy.Duration(minPollInterval)}
 	p.setDefaults()
 	p.store = &store{storage: storage, shared: newShared(), retention: time.Duration(p.AuditRetention), logger: zap.NewNop()}
 	if err := p.refresh(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -17,7 +17,9 @@ type shared struct {
 	changing chan struct{} // holds one token while a change is made
 	view     atomic.Pointer[view]
 	usage    *usage
-	health   health
+	reads    *health
+	writes   *health
+	current  atomic.Int64 // when the view was last known to be current, in nanoseconds since 1970; 0 is never
 
 	// mu is held while the storage is read into the view or changed, so that the
 	// view never goes back.
@@ -25,9 +27,11 @@ type shared struct {
 }
 
 func newShared() *shared {
-	s := &shared{changing: make(chan struct{}, 1), usage: newUsage()}
-	s.health.since, s.health.up = time.Now(), true
-	return s
+	return &shared{
+		changing: make(chan struct{}, 1), usage: newUsage(),
+		reads:  newHealth("the store of policies cannot be read; what was read last goes on", "the store of policies is back"),
+		writes: newHealth("the store of policies cannot be changed; it is tried again and again", "the store of policies can be changed again"),
+	}
 }
 
 // Destruct has nothing to end: all goroutines belong to configurations.
@@ -83,6 +87,7 @@ func (s *store) APIKey(_ context.Context, sum [32]byte) (policy.APIKey, bool) {
 		return policy.APIKey{}, false
 	}
 	k, ok := v.keys[sum]
+	countLookUp(ok)
 	if !ok {
 		return policy.APIKey{}, false
 	}
@@ -94,34 +99,54 @@ func (s *store) APIKey(_ context.Context, sum [32]byte) (policy.APIKey, bool) {
 	return k.APIKey, true
 }
 
-// health is whether the storage can be read.
+// health is whether the storage can be read, or written.
 type health struct {
+	bad, good string // what is logged
+
 	mu    sync.Mutex
 	up    bool
 	since time.Time
 	last  error
+	tried time.Time
 }
 
-// note takes the outcome of a read, and logs when it is another than before.
+func newHealth(bad, good string) *health {
+	return &health{bad: bad, good: good, up: true, since: time.Now(), tried: time.Now()}
+}
+
+// note takes the outcome of a try, and logs when it is another than before.
 func (h *health) note(err error, logger *zap.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
 		h.last = err
 	}
+	h.tried = time.Now()
 	if h.up == (err == nil) {
 		return
 	}
 	h.up, h.since = err == nil, time.Now()
 	if h.up {
-		logger.Info("the store of policies is back")
+		logger.Info(h.good)
 		return
 	}
-	logger.Error("the store of policies cannot be read; what was read last goes on", zap.Error(err))
+	logger.Error(h.bad, zap.Error(err))
 }
 
 func (h *health) state() (up bool, since time.Time, last error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.up, h.since, h.last
+}
+
+// due reports whether it was tried too long ago to be still true. While it is
+// bad, that is soon.
+func (h *health) due() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	interval := proofInterval
+	if !h.up {
+		interval = retryInterval
+	}
+	return time.Since(h.tried) > interval
 }

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/maypok86/otter/v2"
+	"golang.org/x/time/rate"
 
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -40,6 +42,7 @@ func newKeys(c *client) (*keys, error) {
 	k := &keys{client: c}
 	k.lookups.keys = k
 	k.lookups.waiting = make(map[[32]byte]*lookup)
+	k.lookups.pace = rate.NewLimiter(maxQueryRate, maxQueryBurst)
 	k.usage.at = make(map[string]time.Time)
 	var err error
 	if k.known, err = otter.New(&otter.Options[[32]byte, *knownKey]{MaximumSize: defaultMaxKeys}); err != nil {
@@ -63,24 +66,29 @@ func (k *keys) resize(most int) {
 // find answers from memory, or waits for one query.
 func (k *keys) find(ctx context.Context, sum [32]byte, timeout time.Duration) (policy.APIKey, bool) {
 	if key, ok := k.known.GetIfPresent(sum); ok {
+		metrics.CountLookUp(metrics.LookUpHit)
 		return k.use(key)
 	}
 	if _, ok := k.unknown.GetIfPresent(sum); ok {
+		metrics.CountLookUp(metrics.LookUpNegative)
 		return policy.APIKey{}, false
 	}
 	l := k.lookups.ask(sum)
 	if l == nil {
+		metrics.CountLookUp(metrics.LookUpSkipped)
 		return policy.APIKey{}, false
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-l.done:
+		metrics.CountLookUp(l.result())
 		if l.key != nil {
 			return k.use(l.key)
 		}
 	case <-timer.C:
-	case <-ctx.Done():
+		metrics.CountLookUp(metrics.LookUpTimeout)
+	case <-ctx.Done(): // the client has gone
 	}
 	return policy.APIKey{}, false
 }

@@ -20,8 +20,8 @@ const (
 	channel      = "rate_limit_changed"
 	adminTimeout = 10 * time.Second // of a change or read for the admin API
 
-	// ownDelay is how long a change waits until this instance, too, decides by
-	// it. It nearly always takes a millisecond.
+	// ownDelay is how long a change waits until this instance hears of it, as the
+	// others do, before it looks by itself. It nearly always takes a millisecond.
 	ownDelay = 250 * time.Millisecond
 )
 
@@ -33,6 +33,10 @@ type transaction struct {
 	now   time.Time
 }
 
+// beginChange waits for all other changes, and tells the triggers of the tables
+// that this one announces itself.
+const beginChange = "UPDATE rate_limit_epoch SET epoch = epoch + 1 RETURNING epoch, clock_timestamp(), set_config('rate_limit.own_change', 'on', true)"
+
 // errUnchanged ends a transaction that found nothing to do; it is no failure.
 var errUnchanged = errors.New("unchanged")
 
@@ -43,7 +47,7 @@ func (c *client) change(ctx context.Context, f func(ctx context.Context, tx *tra
 	var epoch int64
 	err := pgx.BeginFunc(ctx, c.pool, func(t pgx.Tx) error {
 		tx := &transaction{Tx: t}
-		err := tx.QueryRow(ctx, "UPDATE rate_limit_epoch SET epoch = epoch + 1 RETURNING epoch, clock_timestamp()").Scan(&tx.epoch, &tx.now)
+		err := tx.QueryRow(ctx, beginChange).Scan(&tx.epoch, &tx.now, nil)
 		if err != nil {
 			return err
 		}
@@ -60,7 +64,9 @@ func (c *client) change(ctx context.Context, f func(ctx context.Context, tx *tra
 	case err != nil:
 		return err
 	}
-	c.await(ctx, epoch)
+	if !c.await(ctx, epoch) {
+		c.compare(lookTimeout) // whoever made the change shall see it
+	}
 	return nil
 }
 
@@ -107,6 +113,11 @@ func auditJSON(record any) (json.RawMessage, error) {
 		return nil, nil
 	}
 	return json.Marshal(record)
+}
+
+// Record adds a record to the audit of what is no change of what is stored.
+func (c *client) Record(ctx context.Context, by policy.Change, kind, key string, before json.RawMessage) error {
+	return c.change(ctx, func(ctx context.Context, tx *transaction) error { return tx.audit(ctx, by, kind, key, before, nil) })
 }
 
 // ListAudit lists changes, the newest first.

@@ -39,13 +39,19 @@ type client struct {
 	kicks chan struct{} // makes the listener look at once
 	saves chan struct{} // makes the housekeeper save the policies
 
-	last lastSave // used by the housekeeper alone
+	last     lastSave // used by the housekeeper alone
+	measured measured // used by the listener alone
+
+	learning sync.Mutex // held while changes are read, so that what is known never goes back
+
+	saving sync.Mutex // held while policies are saved in Caddy's storage
 
 	mu      sync.Mutex
-	tenants []*Provider   // the configurations that run; the last one is in charge
-	started bool          // the goroutines run
-	looked  chan struct{} // closed when the listener has connected or failed once
-	news    chan struct{} // closed and made anew when an epoch was read
+	tenants []*Provider       // the configurations that run; the last one is in charge
+	started bool              // the goroutines run
+	blamed  map[string]string // of which rows that cannot be used an error was logged, by id
+	looked  chan struct{}     // closed when the listener has connected or failed once
+	news    chan struct{}     // closed and made anew when an epoch was read
 }
 
 // newClient prepares a client; no connection is made before it is needed.
@@ -92,6 +98,7 @@ func (c *client) enter(p *Provider) {
 		return
 	}
 	c.wg.Go(c.listen)
+	c.wg.Go(c.poll)
 	c.wg.Go(c.keepHouse)
 	select {
 	case <-c.looked:
@@ -102,8 +109,10 @@ func (c *client) enter(p *Provider) {
 // leave ends what enter began. It is harmless without.
 func (c *client) leave(p *Provider) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.tenants = slices.DeleteFunc(c.tenants, func(t *Provider) bool { return t == p })
+	c.mu.Unlock()
+	c.saving.Lock() // what is being saved is saved, and nothing after that
+	defer c.saving.Unlock()
 }
 
 // inCharge is the configuration that runs; nil if none does.
@@ -157,6 +166,8 @@ type health struct {
 	up    bool
 	since time.Time
 	last  error
+
+	answered time.Time // the database, last
 }
 
 // Health reports whether the database answers, as far as is known, since when,
@@ -167,11 +178,17 @@ func (c *client) Health() (up bool, since time.Time, lastErr error) {
 	return c.health.up, c.health.since, c.health.last
 }
 
-// note takes the outcome of a try, and logs when it is another than before.
-func (c *client) note(err error) {
+// note takes the outcome of a try, and logs when it is another than before. A
+// failure of a try that began before the database answered another is old news.
+func (c *client) note(began time.Time, err error) {
 	c.health.mu.Lock()
 	defer c.health.mu.Unlock()
-	if err != nil {
+	switch {
+	case err == nil:
+		c.health.answered = time.Now()
+	case began.Before(c.health.answered):
+		return
+	default:
 		c.health.last = err
 	}
 	if c.health.up == (err == nil) {

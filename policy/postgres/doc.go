@@ -23,11 +23,15 @@
 // transaction it writes its audit record and the hashes of the API keys that
 // mean something else now, and sends a notice.
 //
+// Rows that are changed by hand, with psql for example, do the same by triggers:
+// one epoch per transaction, a notice, and a new version of the row. They are not
+// in the audit.
+//
 // Every instance listens for notices on a connection of its own. A notice only
 // says "look": the instance then compares the epoch with the one that it knows,
-// and reads what changed in between. It compares, too, every cache_ttl, so a
-// notice that is lost costs no more than that, and after a reconnection it goes
-// on where it was. An answer about a key that is older than what the instance
+// and reads what changed in between. Twice per cache_ttl it compares, too, on
+// another connection, so neither a notice that is lost nor a connection that is
+// costs more than that, and after a reconnection it goes on where it was. An answer about a key that is older than what the instance
 // has read since is used and not kept.
 //
 //	        connect, migrate, LISTEN, read all
@@ -35,6 +39,15 @@
 //	 ▲   ◄───────────────────────────────────────── │    │ compare, read the rest
 //	 │ wait (doubles to 10 s, jittered)   any error │ ◄──┘
 //	 └──────────────────────────────────────────────┘
+//
+// # Rows that cannot be used
+//
+// The schema refuses most of what could not be counted by, but not all, and rows
+// may be older than its rules. A policy that cannot be used is left out: an error
+// is logged, once for each version of it, health counts it, and all others apply.
+// In its place applies what this instance used before under its id or for its
+// route (also from the saved policies, after a restart); else the strictest
+// built-in limit on its route. So a row that is left out never loosens a limit.
 //
 // # Failures
 //

@@ -22,7 +22,8 @@ const (
 type knowledge struct {
 	snapshot *policy.Snapshot
 	tiers    []policy.TierRecord
-	policies []policy.PolicyRecord
+	policies []policy.PolicyRecord // that apply
+	refused  []policy.Refused      // rows that cannot be used
 	state    epochRow
 	at       time.Time // when it was last found to be current
 }
@@ -50,11 +51,13 @@ func (c *client) update(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return explain(err)
 	}
-	old := c.known.Load()
-	if old != nil && old.state == state && c.keys.isAt(state) {
-		c.learn(old, state)
+	if old := c.known.Load(); old != nil && old.state == state && c.keys.isAt(state) {
+		c.confirm(old)
 		return nil
 	}
+	c.learning.Lock()
+	defer c.learning.Unlock()
+	old := c.known.Load()
 	// One instant for all that is read.
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if state, err = readEpoch(ctx, tx); err != nil {
@@ -62,12 +65,13 @@ func (c *client) update(ctx context.Context, conn *pgx.Conn) error {
 		}
 		next := old
 		if old == nil || old.state.Store != state.Store || old.state.PoliciesEpoch != state.PoliciesEpoch {
-			if next, err = readPolicies(ctx, tx); err != nil {
+			if next, err = readPolicies(ctx, tx, old); err != nil {
 				return err
 			}
 		}
 		// Policies first: a key may be in a tier that is new.
 		c.learn(next, state)
+		c.complain(c.logger(), next.refused)
 		if err := c.keys.update(ctx, tx, state); err != nil {
 			return err
 		}
@@ -76,9 +80,9 @@ func (c *client) update(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// readPolicies reads all tiers and policies. Policies that contradict each other
-// are refused whole.
-func readPolicies(ctx context.Context, q querier) (*knowledge, error) {
+// readPolicies reads all tiers and policies. In the place of those that cannot be
+// used, what was known before applies, as far as it is known.
+func readPolicies(ctx context.Context, q querier, before *knowledge) (*knowledge, error) {
 	tiers, err := collect[tierRow](ctx, q, "SELECT "+tierColumns+" FROM rate_limit_tiers ORDER BY name")
 	if err != nil {
 		return nil, err
@@ -91,12 +95,19 @@ func readPolicies(ctx context.Context, q querier) (*knowledge, error) {
 	for _, r := range tiers {
 		k.tiers = append(k.tiers, r.record())
 	}
-	for _, r := range policies {
-		k.policies = append(k.policies, r.record())
+	stored := make([]policy.PolicyRecord, len(policies))
+	for i, r := range policies {
+		stored[i] = r.record()
 	}
-	if k.snapshot, err = policy.Compile(k.tiers, k.policies); err != nil {
+	var used []policy.PolicyRecord
+	if before != nil {
+		used = before.policies
+	}
+	sound, err := policy.CompileSound(k.tiers, stored, used)
+	if err != nil {
 		return nil, fmt.Errorf("the stored policies are not usable: %w", err)
 	}
+	k.snapshot, k.policies, k.refused = sound.Snapshot, sound.Policies, sound.Refused
 	return k, nil
 }
 
@@ -105,6 +116,18 @@ func (c *client) learn(k *knowledge, state epochRow) {
 	next := *k
 	next.state, next.at = state, time.Now()
 	c.known.Store(&next)
+	c.askToSave()
+}
+
+// confirm notes that what is known is current, if it is still that.
+func (c *client) confirm(k *knowledge) {
+	next := *k
+	next.at = time.Now()
+	c.known.CompareAndSwap(k, &next)
+	c.askToSave()
+}
+
+func (c *client) askToSave() {
 	select {
 	case c.saves <- struct{}{}:
 	default: // it is about to
@@ -119,13 +142,14 @@ func (c *client) tell() {
 	c.news = make(chan struct{})
 }
 
-// await waits until this instance decides by an epoch, for a short while.
-func (c *client) await(ctx context.Context, epoch int64) {
+// await waits until this instance decides by an epoch, for a short while. It
+// reports false if it does not by then.
+func (c *client) await(ctx context.Context, epoch int64) bool {
 	c.mu.Lock()
 	started := c.started
 	c.mu.Unlock()
 	if !started {
-		return
+		return true // nothing is decided here yet
 	}
 	timeout := time.After(ownDelay)
 	for {
@@ -133,14 +157,14 @@ func (c *client) await(ctx context.Context, epoch int64) {
 		news := c.news
 		c.mu.Unlock()
 		if c.keys.epochIs() >= epoch {
-			return
+			return true
 		}
 		select {
 		case <-news:
 		case <-timeout:
-			return
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }
@@ -152,7 +176,7 @@ func (c *client) prepare(ctx context.Context, p *Provider) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	err := c.readFirst(ctx)
+	err := c.readFirst(ctx, p)
 	switch {
 	case err == nil:
 	case schemaMissing(err) && !p.SkipMigrations:
@@ -162,18 +186,25 @@ func (c *client) prepare(ctx context.Context, p *Provider) {
 	}
 }
 
-// readFirst reads the policies on a connection of the pool.
-func (c *client) readFirst(ctx context.Context) error {
+// readFirst reads the policies on a connection of the pool. If some cannot be
+// used, what applied before is what was saved.
+func (c *client) readFirst(ctx context.Context, p *Provider) error {
 	return pgx.BeginTxFunc(ctx, c.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		state, err := readEpoch(ctx, tx)
 		if err != nil {
 			return err
 		}
-		k, err := readPolicies(ctx, tx)
+		k, err := readPolicies(ctx, tx, nil)
+		if err == nil && len(k.refused) > 0 {
+			if before, _ := c.readSaved(ctx, p.storage); before != nil {
+				k, err = readPolicies(ctx, tx, before)
+			}
+		}
 		if err != nil {
 			return err
 		}
 		c.learn(k, state)
+		c.complain(p.logger, k.refused)
 		return nil
 	})
 }

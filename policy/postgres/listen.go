@@ -33,15 +33,35 @@ func (c *client) listen() {
 			backoff = firstBackoff
 			continue
 		}
-		c.note(err)
+		c.noteLost(err)
 		c.hasLooked()
 		select { // instances that lost the database together do not return together
 		case <-time.After(backoff/2 + rand.N(backoff)):
+		case <-c.kicks:
 		case <-c.ctx.Done():
 		}
 		backoff = min(2*backoff, lastBackoff)
 	}
 }
+
+// noteLost notes that nobody listens. If the database answers otherwise, that
+// costs no more than time.
+func (c *client) noteLost(err error) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(c.ctx, minPollTimeout)
+	defer cancel()
+	var lost *listenError
+	if _, asked := readEpoch(ctx, c.pool); asked != nil || !errors.As(err, &lost) {
+		c.note(began, err)
+		return
+	}
+	c.logger().Warn("nobody listens for changes; they arrive within cache_ttl until the connection is back", zap.Error(err))
+}
+
+// listenError is a failure of the connection that listens, not of what is read.
+type listenError struct{ error }
+
+func (e *listenError) Unwrap() error { return e.error }
 
 // session listens on one connection until it breaks. It reports whether it got
 // so far as to listen.
@@ -49,7 +69,7 @@ func (c *client) session() (listened bool, err error) {
 	c.migrateOnce()
 	conn, err := c.openListener()
 	if err != nil {
-		return false, err
+		return false, &listenError{err}
 	}
 	defer closeSoon(conn)
 	if err := c.look(conn); err != nil {
@@ -58,7 +78,7 @@ func (c *client) session() (listened bool, err error) {
 	c.hasLooked()
 	for {
 		if err := c.wait(conn); err != nil {
-			return true, err
+			return true, &listenError{err}
 		}
 		if err := c.look(conn); err != nil {
 			return true, err
@@ -141,9 +161,11 @@ func (c *client) wait(conn *pgx.Conn) error {
 func (c *client) look(conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(c.ctx, lookTimeout)
 	defer cancel()
+	began := time.Now()
 	err := c.update(ctx, conn)
 	if err == nil {
-		c.note(nil)
+		c.note(began, nil)
+		c.measure(ctx, conn)
 	}
 	return err
 }
@@ -155,15 +177,20 @@ func closeSoon(conn *pgx.Conn) {
 }
 
 // schemaMissing reports whether the tables are not there yet.
-func schemaMissing(err error) bool {
+func schemaMissing(err error) bool { return hasCode(err, "42P01") } // undefined_table
+
+func hasCode(err error, code string) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "42P01"
+	return errors.As(err, &pgErr) && pgErr.Code == code
 }
 
 // explain adds to an error what to do about it.
 func explain(err error) error {
 	if schemaMissing(err) {
 		return fmt.Errorf("%w; the schema is missing: run caddy rate-limit migrate, or leave migrate off out", err)
+	}
+	if hasCode(err, "42703") { // undefined_column
+		return fmt.Errorf("%w; the schema is of an earlier version: run caddy rate-limit migrate, or leave migrate off out", err)
 	}
 	return err
 }

@@ -7,13 +7,19 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/time/rate"
 )
 
 // Bounds of what made-up keys can cost.
 const (
 	maxQueries  = 2    // in flight
-	maxTogether = 256  // keys in one query
+	maxTogether = 1024 // keys in one query
 	maxWaiting  = 4096 // keys that wait for their answer
+
+	// Beyond a burst, this many queries a second: a key waits a moment longer
+	// then, and takes others that came meanwhile along.
+	maxQueryRate  = 200
+	maxQueryBurst = 100
 )
 
 // queryTimeout bounds a query for keys. One that takes longer counts as an
@@ -25,12 +31,14 @@ type lookup struct {
 	sum  [32]byte
 	done chan struct{} // closed when key is set
 	key  *knownKey     // nil: unknown, or no answer
+	err  error         // why there is none
 }
 
 // lookups brings those that ask at the same time together.
 type lookups struct {
 	keys    *keys
 	queries atomic.Int64 // so far
+	pace    *rate.Limiter
 
 	mu      sync.Mutex
 	waiting map[[32]byte]*lookup // without an answer
@@ -73,14 +81,16 @@ func (l *lookups) ask(sum [32]byte) *lookup {
 // run asks for queued keys until there are none.
 func (l *lookups) run() {
 	for {
+		_ = l.pace.Wait(l.keys.client.ctx) // at the client's end, the query fails
 		batch := l.next()
 		if batch == nil {
 			return
 		}
+		began := time.Now()
 		err := l.query(batch)
-		l.finish(batch)
+		l.finish(batch, err)
 		if c := l.keys.client; err != nil && c.ctx.Err() == nil {
-			c.note(err)
+			c.note(began, err)
 			c.kick()
 		}
 	}
@@ -102,11 +112,12 @@ func (l *lookups) next() []*lookup {
 	return batch
 }
 
-func (l *lookups) finish(batch []*lookup) {
+func (l *lookups) finish(batch []*lookup, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, one := range batch {
 		delete(l.waiting, one.sum)
+		one.err = err
 		close(one.done)
 	}
 }

@@ -28,10 +28,15 @@ const (
 
 // Migrate brings the schema in the database up to date, and stores the first
 // tiers in a new one. Any number of instances may call it at once: one does the
-// work, the others wait for it. It returns the versions that it applied.
+// work, the others wait for it. It returns the versions that it applied. Placeholders
+// in the connection string are replaced.
 //
 // The tables are created in the first schema of the connection's search_path.
 func Migrate(ctx context.Context, dsn string) (applied []int64, err error) {
+	dsn, err = fillIn(dsn)
+	if err != nil {
+		return nil, err
+	}
 	config, err := parseDSN(dsn)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -38,6 +39,7 @@ func load(t *testing.T, root string, p *Provider) (end func(), err error) {
 	}
 	*p = Provider{} // not used by anybody any more
 	loaded = module.(*Provider)
+	loaded.linger = 0
 	return cancel, nil
 }
 
@@ -91,7 +93,13 @@ func TestConnectionsAndKnownKeysSurviveAReloadAndEndWithTheLastConfiguration(t *
 		t.Error("a known key was forgotten over the reload")
 	}
 	client, pool := two.client, two.poolKey
+	two.linger = 200 * time.Millisecond
+	unseen, _ := (&instance{Provider: two}).newKey(t, "PRO")
 	end2()
+	if _, ok := two.APIKey(t.Context(), policy.HashKey(unseen)); !ok {
+		t.Error("a request that was under way as the configuration ended lost its key")
+	}
+	eventually(t, "the client ends", func() bool { return client.ctx.Err() != nil })
 	if n, ok := clients.References(pool); ok || client.ctx.Err() == nil {
 		t.Errorf("after the last configuration ended, the client has %d users", n)
 	}
@@ -136,8 +144,8 @@ func TestEveryMistakeInACaddyfileNamesItsLineAndWhatToWrite(t *testing.T) {
 		"postgres " + good + " {\n lookup_timeout 1m\n}":              "lookup_timeout 1m0s is out of range; write a duration from 1ms to 10s, like 50ms, at Testfile:2",
 		"postgres " + good + " {\n audit_retention 1h\n}":             "audit_retention 1h0m0s is too short; write a duration of 1d or more, like 400d, at Testfile:2",
 		"postgres " + good + " {\n migrate maybe\n}":                  `migrate "maybe" is not known; write migrate on, or migrate off and run caddy rate-limit migrate yourself, at Testfile:2`,
-		"postgres postgres://u:s3cret@localhost:port/d":               "the connection string cannot be read (",
-		"postgres \"host=localhost password=s3cret sslmode=perhaps\"": "the connection string cannot be read (",
+		"postgres postgres://u:s3cret@localhost:port/d":               "the connection string cannot be read (port is wrong); write one like " + exampleDSN,
+		"postgres \"host=localhost password=s3cret sslmode=perhaps\"": "the connection string cannot be read (sslmode is wrong); write one like " + exampleDSN,
 	} {
 		err := new(Provider).UnmarshalCaddyfile(caddyfile.NewTestDispenser(input))
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.HasSuffix(want, ":2") && err.Error() != want {

@@ -109,9 +109,9 @@ func (tx *transaction) policy(ctx context.Context, id string, version int64) (po
 
 const (
 	insertPolicy = `INSERT INTO rate_limit_policies (` + policyColumns + `, scope)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`
 	updatePolicy = `UPDATE rate_limit_policies SET (` + policyColumns + `, scope)
-		= ROW ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) WHERE id = $1`
+		= ROW ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) WHERE id = $1`
 )
 
 func (tx *transaction) writePolicy(ctx context.Context, sql string, p policy.PolicyRecord) error {
@@ -120,7 +120,7 @@ func (tx *transaction) writePolicy(ctx context.Context, sql string, p policy.Pol
 		methods = []string{}
 	}
 	_, err := tx.Exec(ctx, sql, p.ID, orNull(p.Tier), orNull(p.APIKeyID), p.Route, methods,
-		p.Limit.Count, p.Limit.Window.Microseconds(), p.Limit.Burst, string(p.Algorithm), p.Cost, string(p.Mode), string(p.OnError),
+		p.Limit.Count, p.Limit.Window.Microseconds(), p.Limit.Burst, p.Limit.MaxDelay.Microseconds(), string(p.Algorithm), p.Cost, string(p.Mode), string(p.OnError),
 		p.Version, p.CreatedAt, p.UpdatedAt, p.Scope())
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/certmagic"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -49,11 +50,20 @@ type Provider struct {
 	// up to date. Default: the schema is migrated at the start.
 	SkipMigrations bool `json:"skip_migrations,omitempty"`
 
-	*client // nil before Provision
+	*client        // nil before Provision
+	unwatch func() // ends the metrics of this configuration; nil before Start
 	poolKey string
 	storage certmagic.Storage
 	logger  *zap.Logger
+
+	started bool
+	linger  time.Duration // how long the client outlives a configuration that ran
 }
+
+// lingering is how long requests of a configuration that has been replaced may
+// still look keys up. Caddy does not wait for them: it cleans up while they are
+// under way.
+const lingering = 10 * time.Second
 
 // CaddyModule returns the Caddy module information.
 func (*Provider) CaddyModule() caddy.ModuleInfo {
@@ -86,6 +96,7 @@ func (p *Provider) provision(ctx context.Context, storage certmagic.Storage, log
 		return fmt.Errorf("provider postgres: %w", err)
 	}
 	p.poolKey, p.client = key, c.(*client)
+	p.linger = lingering
 	p.prepare(ctx, p)
 	return nil
 }
@@ -93,12 +104,15 @@ func (p *Provider) provision(ctx context.Context, storage certmagic.Storage, log
 // Start migrates the schema unless told not to, and begins to listen for
 // changes. If the database does not answer soon, that goes on in the background.
 func (p *Provider) Start() error {
+	p.started = true
 	p.enter(p)
+	p.unwatch = metrics.PolicyAge.Add(p.age)
 	return nil
 }
 
-// Cleanup gives back what Provision took. It may be called without a Provision,
-// after one that failed, and twice.
+// Cleanup gives back what Provision took; once the configuration has run, and
+// Caddy goes on, after a while. It may be called without a Provision, after one
+// that failed, and twice.
 func (p *Provider) Cleanup() error {
 	if p.poolKey == "" {
 		return nil
@@ -106,6 +120,13 @@ func (p *Provider) Cleanup() error {
 	key := p.poolKey
 	p.poolKey = ""
 	p.leave(p)
+	if p.unwatch != nil {
+		p.unwatch()
+	}
+	if p.started && p.linger > 0 && !caddy.Exiting() {
+		time.AfterFunc(p.linger, func() { _, _ = clients.Delete(key) })
+		return nil
+	}
 	_, err := clients.Delete(key)
 	return err
 }

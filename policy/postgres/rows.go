@@ -21,7 +21,7 @@ func (r tierRow) record() policy.TierRecord {
 	return policy.TierRecord{Name: r.Name, Version: r.Version, CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC()}
 }
 
-const policyColumns = "id, tier, api_key_id, route, methods, limit_count, window_us, burst, algorithm, cost, mode, on_error, version, created_at, updated_at"
+const policyColumns = "id, tier, api_key_id, route, methods, limit_count, window_us, burst, max_delay_us, algorithm, cost, mode, on_error, version, created_at, updated_at"
 
 type policyRow struct {
 	ID        string    `db:"id"`
@@ -32,6 +32,7 @@ type policyRow struct {
 	Count     int64     `db:"limit_count"`
 	Window    int64     `db:"window_us"`
 	Burst     int64     `db:"burst"`
+	MaxDelay  int64     `db:"max_delay_us"`
 	Algorithm string    `db:"algorithm"`
 	Cost      int64     `db:"cost"`
 	Mode      string    `db:"mode"`
@@ -49,7 +50,10 @@ func (r policyRow) record() policy.PolicyRecord {
 		Version: r.Version, CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC(),
 		Policy: policy.Policy{
 			ID: r.ID, Tier: text(r.Tier), APIKeyID: text(r.APIKeyID), Route: r.Route, Methods: r.Methods,
-			Limit:     policy.Limit{Count: r.Count, Window: time.Duration(r.Window) * time.Microsecond, Burst: r.Burst},
+			Limit: policy.Limit{
+				Count: r.Count, Window: time.Duration(r.Window) * time.Microsecond,
+				Burst: r.Burst, MaxDelay: time.Duration(r.MaxDelay) * time.Microsecond,
+			},
 			Algorithm: policy.Algorithm(r.Algorithm), Cost: r.Cost, Mode: policy.Mode(r.Mode), OnError: policy.OnError(r.OnError),
 		},
 	}

@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -36,6 +38,8 @@ func (c *client) savedKey() string { return "rate_limit/postgres/" + c.place + "
 // save keeps the policies in the storage of the running configuration, if they
 // changed or were saved too long ago.
 func (c *client) save() {
+	c.saving.Lock()
+	defer c.saving.Unlock()
 	p, k := c.inCharge(), c.known.Load()
 	if p == nil || k == nil || k.state.Store == "" {
 		return
@@ -71,8 +75,12 @@ func (c *client) recall(p *Provider, cause error) {
 	defer cancel()
 	k, err := c.readSaved(ctx, p.storage)
 	if err != nil {
-		p.logger.Error("postgres cannot be read, and there are no saved policies: every client has the strictest built-in limit until it can",
-			zap.String("database", c.address()), zap.Error(cause), zap.NamedError("saved", err))
+		lacking := "the saved policies cannot be read either"
+		if errors.Is(err, fs.ErrNotExist) {
+			lacking = "there are no saved policies"
+		}
+		p.logger.Error("postgres cannot be read, and "+lacking+": every client has the strictest built-in limit until it can",
+			zap.String("database", c.address()), zap.Error(cause), zap.String("in_storage", c.savedKey()), zap.NamedError("saved", err))
 		return
 	}
 	if c.known.CompareAndSwap(nil, k) {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,8 +32,8 @@ func TestTenInstancesThatStartTogetherMigrateOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if len(all) != 2 || all[0] != 1 || all[1] != 2 {
-		t.Errorf("applied %v in all, want 1 and 2 once", all)
+	if !slices.Equal(all, []int64{1, 2, 3}) {
+		t.Errorf("applied %v in all, want 1, 2 and 3 once", all)
 	}
 	if again, err := Migrate(t.Context(), dsn); err != nil || len(again) != 0 {
 		t.Errorf("a later migration applied %v, %v", again, err)
@@ -90,6 +91,20 @@ func TestTheSchemaRefusesWhatNoRecordMayBe(t *testing.T) {
 		"a negative limit":           insert + `('a', 'FREE', NULL, '/y', 'route:/y', -1, 1000000, 0, 'token_bucket', 0, 'enforce', '')`,
 		"no window":                  insert + `('a', 'FREE', NULL, '/y', 'route:/y', 5, 0, 0, 'token_bucket', 1, 'enforce', '')`,
 		"a cost above the limit":     insert + `('a', 'FREE', NULL, '/y', 'route:/y', 5, 1000000, 0, 'token_bucket', 6, 'enforce', '')`,
+		"a burst of another bucket":  insert + `('a', 'FREE', NULL, '/y', 'route:/y', 5, 1000000, 9, 'fixed_window', 1, 'enforce', '')`,
+		"a delay of another bucket":  `UPDATE rate_limit_policies SET max_delay_us = 5 WHERE id = 'good'`,
+		"too long a delay":           `UPDATE rate_limit_policies SET max_delay_us = 600000001, algorithm = 'leaky_bucket' WHERE id = 'good'`,
+		"a method in small letters":  `UPDATE rate_limit_policies SET methods = '{get}' WHERE id = 'good'`,
+		"a method that is null":      `UPDATE rate_limit_policies SET methods = '{GET,NULL}' WHERE id = 'good'`,
+		"a method without a name":    `UPDATE rate_limit_policies SET methods = '{GET,""}' WHERE id = 'good'`,
+		"an open bracket":            `UPDATE rate_limit_policies SET route = '/[' WHERE id = 'good'`,
+		"an empty bracket":           `UPDATE rate_limit_policies SET route = '/[]' WHERE id = 'good'`,
+		"a backslash at the end":     `UPDATE rate_limit_policies SET route = '/x\' WHERE id = 'good'`,
+		"a route that is not clean":  `UPDATE rate_limit_policies SET route = '/x/../y' WHERE id = 'good'`,
+		"an inexact token bucket":    insert + `('a', 'FREE', NULL, '/y', 'route:/y', 301, 31622400000000, 0, 'token_bucket', 1, 'enforce', '')`,
+		"an inexact leaky bucket":    insert + `('a', 'FREE', NULL, '/y', 'route:/y', 301, 31622400000000, 0, 'leaky_bucket', 1, 'enforce', '')`,
+		"an inexact sliding window":  insert + `('a', 'FREE', NULL, '/y', 'route:/y', 301, 31622400000000, 0, 'sliding_window', 1, 'enforce', '')`,
+		"too long a log":             insert + `('a', 'FREE', NULL, '/y', 'route:/y', 1000001, 1000000, 0, 'sliding_log', 1, 'enforce', '')`,
 		"a burst of a limit of zero": insert + `('a', 'FREE', NULL, '/y', 'route:/y', 0, 1000000, 5, 'token_bucket', 0, 'enforce', '')`,
 		"an unknown algorithm":       insert + `('a', 'FREE', NULL, '/y', 'route:/y', 5, 1000000, 0, 'gcra', 1, 'enforce', '')`,
 		"an unknown mode":            insert + `('a', 'FREE', NULL, '/y', 'route:/y', 5, 1000000, 0, 'token_bucket', 1, 'dry', '')`,

@@ -3,9 +3,7 @@ package postgres
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -31,8 +29,6 @@ const (
 
 	connectTimeout = 3 * time.Second
 )
-
-const exampleDSN = "postgres://tollgate@localhost:5432/tollgate, or {env.DATABASE_URL}"
 
 // check reports the first setting that is wrong.
 func (p *Provider) check() error {
@@ -67,48 +63,6 @@ func (p *Provider) setDefaults() {
 	if p.MaxConnections == 0 {
 		p.MaxConnections = defaultMaxConnections
 	}
-}
-
-// resolve replaces placeholders in the connection string and reads it.
-func (p *Provider) resolve() (*pgxpool.Config, error) {
-	if p.DSN == "" {
-		return nil, errors.New("a connection string is missing; write one like " + exampleDSN)
-	}
-	dsn, err := caddy.NewReplacer().ReplaceOrErr(p.DSN, true, true)
-	if err != nil {
-		return nil, fmt.Errorf("the connection string: %w; set it, or write the value itself", err)
-	}
-	config, err := parseDSN(dsn)
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns = int32(p.MaxConnections)
-	return config, nil
-}
-
-// parseDSN reads a connection string: a URL, or words like host=localhost. Its
-// error does not repeat it, since it may hold a password.
-func parseDSN(dsn string) (*pgxpool.Config, error) {
-	if strings.TrimSpace(dsn) == "" {
-		return nil, errors.New("the connection string is empty; set the variable, or write one like " + exampleDSN)
-	}
-	config, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		if inner := errors.Unwrap(err); inner != nil {
-			err = inner
-		}
-		if strings.Contains(err.Error(), dsn) {
-			err = errors.New("it is neither a URL nor words like host=localhost")
-		}
-		return nil, fmt.Errorf("the connection string cannot be read (%w); write one like %s", err, exampleDSN)
-	}
-	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = connectTimeout
-	}
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "tollgate"
-	}
-	return config, nil
 }
 
 // poolKey names what shapes a client, without revealing it.

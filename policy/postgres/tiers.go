@@ -2,7 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
@@ -62,16 +67,48 @@ func (c *client) UpdateTier(ctx context.Context, by policy.Change, name string, 
 			}
 		}
 		t.Version, t.CreatedAt, t.UpdatedAt = before.Version+1, before.CreatedAt, tx.now
-		_, err = tx.Exec(ctx, "UPDATE rate_limit_tiers SET name = $2, version = $3, updated_at = $4 WHERE name = $1", name, t.Name, t.Version, t.UpdatedAt)
-		if err != nil {
-			return err
-		}
-		if err := tx.membersMoved(ctx, name, t.Name); err != nil {
+		if err := tx.renameTier(ctx, name, t); err != nil {
 			return err
 		}
 		return tx.tierChanged(ctx, by, t.Name, before, t)
 	})
 	return t, err
+}
+
+// renameTier writes a tier, and takes its members along. The schema judges them anew then; if it
+// refuses one, which only one that was written by hand can be, the error names it.
+func (tx *transaction) renameTier(ctx context.Context, name string, t policy.TierRecord) error {
+	err := pgx.BeginFunc(ctx, tx, func(step pgx.Tx) error {
+		_, err := step.Exec(ctx, "UPDATE rate_limit_tiers SET name = $2, version = $3, updated_at = $4 WHERE name = $1", name, t.Name, t.Version, t.UpdatedAt)
+		if err != nil {
+			return err
+		}
+		return tx.membersMoved(ctx, name, t.Name)
+	})
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == checkViolation {
+		return tx.unmovable(ctx, name, refused.ConstraintName)
+	}
+	return err
+}
+
+// checkViolation is what Postgres calls a row that a CHECK of its table refuses.
+const checkViolation = "23514"
+
+// unmovable names the policies of a tier that cannot be used.
+func (tx *transaction) unmovable(ctx context.Context, tier, constraint string) error {
+	rows, err := collect[policyRow](ctx, tx, "SELECT "+policyColumns+" FROM rate_limit_policies WHERE tier = $1 ORDER BY id", tier)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	for _, r := range rows {
+		if _, err := policy.CheckPolicy(r.record().Policy); err != nil {
+			ids = append(ids, r.ID)
+		}
+	}
+	return fmt.Errorf("tier %s %w by policies that were written by hand and cannot be used (%s; the schema's %s); change or delete them, then rename the tier",
+		tier, policy.ErrInUse, strings.Join(ids, ", "), constraint)
 }
 
 // membersMoved gives the records that went along with a tier's name a new

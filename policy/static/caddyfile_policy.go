@@ -13,11 +13,11 @@ import (
 )
 
 // policyOptions are the words that may follow a policy's limit.
-var policyOptions = []string{"burst", "algorithm", "cost", "mode", "on_error"}
+var policyOptions = []string{"burst", "max_delay", "algorithm", "cost", "mode", "on_error"}
 
 // parsePolicy reads the words behind "policy". Syntax:
 //
-//	<route> [<METHOD>...] <count>/<window> [burst <n>] [algorithm <name>] [cost <n>] [mode <mode>] [on_error <mode>]
+//	<route> [<METHOD>...] <count>/<window> [burst <n>] [max_delay <duration>] [algorithm <name>] [cost <n>] [mode <mode>] [on_error <mode>]
 func parsePolicy(words []string) (Policy, error) {
 	if len(words) == 0 {
 		return Policy{}, errors.New("policy has no route and no limit; write policy <route> [<METHOD>...] <count>/<window>, like policy /login POST 5/1m")
@@ -72,7 +72,7 @@ func (p *Policy) parseOptions(words []string) error {
 		option := words[i]
 		switch {
 		case !slices.Contains(policyOptions, option):
-			return fmt.Errorf("unknown word %q behind the limit; write burst, algorithm, cost, mode or on_error", option)
+			return fmt.Errorf("unknown word %q behind the limit; write burst, max_delay, algorithm, cost, mode or on_error", option)
 		case seen[option]:
 			return fmt.Errorf("%s is written twice; write it once", option)
 		case i+1 == len(words) || words[i+1] == "":
@@ -92,6 +92,8 @@ func (p *Policy) setOption(option, value string) (err error) {
 	switch option {
 	case "burst":
 		p.Burst, err = parseUnits(option, value, 1)
+	case "max_delay":
+		p.MaxDelay, err = parseDelay(value)
 	case "cost":
 		p.Cost = new(int64)
 		*p.Cost, err = parseUnits(option, value, 0)
@@ -105,6 +107,14 @@ func (p *Policy) setOption(option, value string) (err error) {
 	return err
 }
 
+func parseDelay(value string) (caddy.Duration, error) {
+	d, err := policy.ParseWindow(value)
+	if err != nil {
+		return 0, fmt.Errorf("max_delay %q is not a duration; write one like %s", value, exampleOption("max_delay"))
+	}
+	return caddy.Duration(d), nil
+}
+
 func parseUnits(option, value string, least int64) (int64, error) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n < least || value[0] == '+' {
@@ -116,6 +126,7 @@ func parseUnits(option, value string, least int64) (int64, error) {
 func exampleOption(option string) string {
 	return map[string]string{
 		"burst":     "burst 50",
+		"max_delay": "max_delay 500ms",
 		"algorithm": "algorithm token_bucket",
 		"cost":      "cost 1",
 		"mode":      "mode shadow",

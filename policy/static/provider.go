@@ -7,6 +7,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-tollgate/ratelimit/internal/metrics"
 	"github.com/caddy-tollgate/ratelimit/policy"
 )
 
@@ -69,7 +70,13 @@ func (p *Provider) Snapshot() *policy.Snapshot { return p.snapshot }
 // The look-up is by hash, so its timing can tell at most about hashes, and
 // nobody can choose a key by the hash it will have.
 func (p *Provider) APIKey(_ context.Context, sum [32]byte) (policy.APIKey, bool) {
-	return p.keys.find(sum)
+	k, ok := p.keys.find(sum)
+	if ok {
+		metrics.CountLookUp(metrics.LookUpHit)
+	} else {
+		metrics.CountLookUp(metrics.LookUpNegative)
+	}
+	return k, ok
 }
 
 func (p *Provider) checkTiers() error {

@@ -65,6 +65,12 @@ func TestJSONGivesAPolicyItsDefaults(t *testing.T) {
 		{"GET", "/admin", policy.Policy{Tier: "FREE", Route: "/admin", Limit: policy.Limit{Count: 0, Window: 24 * time.Hour}, Algorithm: policy.TokenBucket, Cost: 1, Mode: policy.Enforce}},
 	} {
 		got := p.Snapshot().AppendMatches(nil, policy.Client{Tier: "FREE"}, tt.method, tt.path)
+		if len(got) > 0 {
+			tt.want.ID = got[0].ID
+			if r, err := p.GetPolicy(t.Context(), got[0].ID); err != nil || r.Route != tt.want.Route {
+				t.Errorf("the policy that decides has the id %q, which is that of %+v, %v", got[0].ID, r, err)
+			}
+		}
 		if len(got) == 0 || !reflect.DeepEqual(got[0].Policy, tt.want) {
 			t.Errorf("%s %s: got %+v, want first %+v", tt.method, tt.path, got, tt.want)
 		}

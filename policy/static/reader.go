@@ -10,8 +10,7 @@ import (
 )
 
 // What the configuration spells out, as records: version 1, without times, since
-// nothing changes while it runs. A policy's id is made of its tier and route, so
-// that it stays the same over reloads. Lists are ordered by name or id.
+// nothing changes while it runs. Lists are ordered by name or id.
 
 // ListTiers lists the tiers of the configuration.
 func (p *Provider) ListTiers(_ context.Context, page policy.Page) ([]policy.TierRecord, error) {
@@ -53,14 +52,7 @@ func (p *Provider) GetPolicy(_ context.Context, id string) (policy.PolicyRecord,
 func (p *Provider) policies() (all []policy.PolicyRecord) {
 	for _, t := range p.Tiers {
 		for _, written := range t.Policies {
-			r := policy.PolicyRecord{Policy: written.policy(), Version: 1}
-			r.Tier = t.Name
-			route, err := policy.NewRoute(r.Route, r.Methods...)
-			if err != nil {
-				continue // Provision has refused it
-			}
-			r.ID = strings.Replace(policy.HashIdentity(t.Name, route.Scope()), "h_", "p_", 1)
-			all = append(all, r)
+			all = append(all, policy.PolicyRecord{Policy: written.policy(t.Name), Version: 1})
 		}
 	}
 	return all

@@ -3,6 +3,7 @@ package static
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -40,6 +41,10 @@ type Policy struct {
 
 	// The most units at once. 0 means as many as the limit.
 	Burst int64 `json:"burst,omitempty"`
+
+	// How long a request may wait for its turn, up to 10m; of algorithm
+	// leaky_bucket alone. 0 means that none waits.
+	MaxDelay caddy.Duration `json:"max_delay,omitempty"`
 
 	// How the limit is counted. Default: token_bucket.
 	Algorithm policy.Algorithm `json:"algorithm,omitempty"`
@@ -80,25 +85,32 @@ func compile(tiers []Tier) (*policy.Snapshot, error) {
 	for i, t := range tiers {
 		compiled[i].Name = t.Name
 		for _, p := range t.Policies {
-			compiled[i].Policies = append(compiled[i].Policies, p.policy())
+			compiled[i].Policies = append(compiled[i].Policies, p.policy(t.Name))
 		}
 	}
 	return policy.NewSnapshot(compiled, nil)
 }
 
-// policy fills the default cost in; the other defaults are the vocabulary's.
-func (p Policy) policy() policy.Policy {
+// policy fills in the default cost and an id that is made of the tier and the
+// route, so that it stays the same over reloads. The other defaults are the
+// vocabulary's.
+func (p Policy) policy(tier string) policy.Policy {
 	cost := int64(1)
 	if p.Cost != nil {
 		cost = *p.Cost
 	}
-	return policy.Policy{
+	filled := policy.Policy{
+		Tier:      tier,
 		Route:     p.Route,
 		Methods:   p.Methods,
-		Limit:     policy.Limit{Count: *p.Limit, Window: time.Duration(p.Window), Burst: p.Burst},
+		Limit:     policy.Limit{Count: *p.Limit, Window: time.Duration(p.Window), Burst: p.Burst, MaxDelay: time.Duration(p.MaxDelay)},
 		Algorithm: p.Algorithm,
 		Cost:      cost,
 		Mode:      p.Mode,
 		OnError:   p.OnError,
 	}
+	if scope := filled.Scope(); scope != "" { // else the route is refused
+		filled.ID = strings.Replace(policy.HashIdentity(tier, scope), "h_", "p_", 1)
+	}
+	return filled
 }

@@ -2,8 +2,7 @@
 
 -- What decides requests, and its history. Every change of it adds one to the
 -- epoch, in the same transaction and before anything else, so that changes
--- happen one after the other. Whoever changes rows by hand does the same:
---   UPDATE rate_limit_epoch SET epoch = epoch + 1, policies_epoch = epoch + 1;
+-- happen one after the other.
 CREATE TABLE rate_limit_epoch (
 	only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
 	store          text    NOT NULL DEFAULT gen_random_uuid()::text,

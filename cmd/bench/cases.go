@@ -17,6 +17,7 @@ type benchCase struct {
 	copies string
 
 	redis  bool // the site's limits live in Redis
+	extra  int  // how many instances there are besides one, all on the same Redis
 	spread bool // many clients instead of one
 	status int  // of every answer
 
@@ -41,6 +42,10 @@ const (
 	memoryAllowed   = "memory, allowed"
 	memoryRefused   = "memory, refused"
 	redisManyClient = "Redis, allowed, many clients"
+	threeBytes      = "Caddy, bytes of an allowed answer, 3 zones"
+	tenBytes        = "Caddy, bytes of an allowed answer, 10 zones"
+	memoryThree     = "memory, allowed, 3 zones"
+	memoryTen       = "memory, allowed, 10 zones"
 )
 
 // cases are in the order of the table, each behind its yardstick: what is
@@ -66,6 +71,16 @@ var cases = []benchCase{
 		redis: true, spread: true, status: http.StatusOK,
 		yardstick: manyBytes, budget: 0.70,
 	},
+	{
+		name: "Redis, allowed, many clients, 3 instances", site: limited("key {http.request.header."+clientHeader+"}\n\t\t\tlimit "+spreadLimit, failClosed),
+		redis: true, extra: 2, spread: true, status: http.StatusOK,
+	},
+	{name: threeBytes, copies: memoryThree, status: http.StatusOK},
+	{name: memoryThree, site: zones(3), status: http.StatusOK, yardstick: threeBytes},
+	{name: "Redis, allowed, 3 zones", site: zones(3, failClosed), redis: true, status: http.StatusOK, yardstick: threeBytes},
+	{name: tenBytes, copies: memoryTen, status: http.StatusOK},
+	{name: memoryTen, site: zones(10), status: http.StatusOK, yardstick: tenBytes},
+	{name: "Redis, allowed, 10 zones", site: zones(10, failClosed), redis: true, status: http.StatusOK, yardstick: tenBytes},
 	{name: refusedBytes, copies: memoryRefused, status: http.StatusTooManyRequests},
 	{
 		name: memoryRefused, site: limited("limit " + spentLimit), status: http.StatusTooManyRequests,
@@ -88,6 +103,15 @@ const failClosed = "on_error closed"
 func limited(zone string, lines ...string) string {
 	handler := append([]string{"zone bench {\n\t\t\t" + zone + "\n\t\t}"}, lines...)
 	return "rate_limit {\n\t\t" + strings.Join(handler, "\n\t\t") + "\n\t}\n\t" + hello
+}
+
+// zones is a site with several zones, each with a bucket for every client.
+func zones(n int, lines ...string) string {
+	handler := make([]string, n, n+len(lines))
+	for i := range handler {
+		handler[i] = fmt.Sprintf("zone zone%d {\n\t\t\tlimit %s\n\t\t}", i+1, hotLimit)
+	}
+	return "rate_limit {\n\t\t" + strings.Join(append(handler, lines...), "\n\t\t") + "\n\t}\n\t" + hello
 }
 
 // caddyfile completes a site's directives to a configuration that listens on

@@ -9,6 +9,11 @@
 // the median over the rounds. All servers share the cores with wrk.
 //
 //	go run ./cmd/bench -caddy bin/caddy -rounds 5 -duration 5s
+//
+// A second table says what each algorithm costs Redis: memory, and time of its
+// processor by its own statistics. It needs no Caddy and no wrk:
+//
+//	go run ./cmd/bench -only algorithms
 package main
 
 import (
@@ -39,18 +44,35 @@ type options struct {
 	caddy    string        // path of the binary
 	rounds   int           // how often each case is measured
 	duration time.Duration // of one measurement, whole seconds
+	only     string        // which table; both if empty
 }
+
+// The tables.
+const (
+	requestsTable   = "requests"
+	algorithmsTable = "algorithms"
+)
 
 func readFlags() options {
 	var o options
 	flag.StringVar(&o.caddy, "caddy", "bin/caddy", "path of a Caddy with Tollgate in it")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each case is measured")
 	flag.DurationVar(&o.duration, "duration", 5*time.Second, "length of one measurement, in whole seconds")
+	flag.StringVar(&o.only, "only", "", "one of the tables: requests or algorithms")
 	flag.Parse()
 	return o
 }
 
+// prints reports whether a table is wanted.
+func (o options) prints(table string) bool { return o.only == "" || o.only == table }
+
 func (o options) check() error {
+	if o.only != "" && o.only != requestsTable && o.only != algorithmsTable {
+		return fmt.Errorf("-only is %s; write %s or %s, or leave it out for both", o.only, requestsTable, algorithmsTable)
+	}
+	if !o.prints(requestsTable) {
+		return nil
+	}
 	if o.rounds < 1 {
 		return fmt.Errorf("-rounds is %d; write a whole number from 1", o.rounds)
 	}
@@ -76,13 +98,26 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	redis, err := testserver.StartRedis(dir)
+	server, err := testserver.StartRedis(dir)
 	if err != nil {
 		return err
 	}
-	defer redis.Stop()
+	defer server.Stop()
+	redis := redisServer{url: server.URL(), addr: server.Addr()}
+	if o.prints(requestsTable) {
+		if err := runRequests(ctx, o, dir, redis); err != nil {
+			return err
+		}
+	}
+	if o.prints(algorithmsTable) {
+		return runAlgorithms(ctx, redis, os.Stdout)
+	}
+	return nil
+}
 
-	b := &bench{options: o, dir: dir, redis: redisServer{url: redis.URL(), addr: redis.Addr()}}
+// runRequests measures requests per second.
+func runRequests(ctx context.Context, o options, dir string, redis redisServer) error {
+	b := &bench{options: o, dir: dir, redis: redis}
 	defer b.stop()
 	if err := b.start(ctx); err != nil {
 		return err

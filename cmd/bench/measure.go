@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 )
 
@@ -19,9 +17,9 @@ type bench struct {
 	dir   string
 	redis redisServer
 
-	spread  string         // path of wrk's script for many clients
-	servers []*caddyServer // by case
-	samples [][]sample     // by case, then round
+	spread  string           // path of wrk's script for many clients
+	servers [][]*caddyServer // by case
+	samples [][]sample       // by case, then round
 
 	keyBytes int64 // what a bucket takes in Redis
 }
@@ -32,7 +30,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.spread, err = writeSpread(b.dir); err != nil {
 		return err
 	}
-	b.servers = make([]*caddyServer, len(cases))
+	b.servers = make([][]*caddyServer, len(cases))
 	b.samples = make([][]sample, len(cases))
 	for _, copies := range []bool{false, true} {
 		for i, c := range cases {
@@ -48,8 +46,8 @@ func (b *bench) start(ctx context.Context) (err error) {
 }
 
 func (b *bench) stop() {
-	for _, s := range b.servers {
-		if s != nil {
+	for _, instances := range b.servers {
+		for _, s := range instances {
 			s.stop()
 		}
 	}
@@ -62,25 +60,36 @@ func (b *bench) startCase(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(b.dir, "case-"+strconv.Itoa(i))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	var redisURL string
-	if c.redis {
-		redisURL = b.redis.url
-	}
-	if b.servers[i], err = startCaddy(ctx, b.caddy, dir, site, redisURL); err != nil {
-		return err
+	for range 1 + c.extra {
+		if err := b.startInstance(ctx, i, site); err != nil {
+			return err
+		}
 	}
 	if _, err := b.load(ctx, i, warmUp); err != nil {
 		return err
 	}
-	got, err := b.servers[i].ask(ctx)
+	got, err := b.servers[i][0].ask(ctx)
 	if err != nil || c.copies == "" {
 		return err
 	}
 	return got.sameShape(model)
+}
+
+func (b *bench) startInstance(ctx context.Context, i int, site string) error {
+	dir, err := os.MkdirTemp(b.dir, "caddy-")
+	if err != nil {
+		return err
+	}
+	var redisURL string
+	if cases[i].redis {
+		redisURL = b.redis.url
+	}
+	server, err := startCaddy(ctx, b.caddy, dir, site, redisURL)
+	if err != nil {
+		return err
+	}
+	b.servers[i] = append(b.servers[i], server)
+	return nil
 }
 
 // site returns the directives of a case, and the answer that it copies if it
@@ -89,7 +98,7 @@ func (b *bench) site(ctx context.Context, c benchCase) (string, answer, error) {
 	if c.copies == "" {
 		return c.site, answer{}, nil
 	}
-	model, err := b.servers[find(c.copies)].ask(ctx)
+	model, err := b.servers[find(c.copies)][0].ask(ctx)
 	if err != nil {
 		return "", answer{}, err
 	}
@@ -137,24 +146,50 @@ func (b *bench) weigh(ctx context.Context) (err error) {
 
 // load runs wrk against one case and checks the answer afterwards.
 func (b *bench) load(ctx context.Context, i int, d time.Duration) (sample, error) {
-	c, server := cases[i], b.servers[i]
+	c := cases[i]
 	var script string
 	if c.spread {
 		script = b.spread
 	}
-	before, err := b.redis.scriptCalls()
+	before, err := b.read(i)
 	if err != nil {
 		return sample{}, err
 	}
-	s, err := wrk(ctx, "http://"+server.addr+"/", script, d)
+	var urls []string
+	for _, server := range b.servers[i] {
+		urls = append(urls, "http://"+server.addr+"/")
+	}
+	s, err := wrkAll(ctx, urls, script, d)
 	if err != nil {
 		return sample{}, err
 	}
-	after, err := b.redis.scriptCalls()
+	after, err := b.read(i)
+	s.caddyCPU = after.caddy - before.caddy
 	if c.redis {
-		s.scriptCalls = after - before
+		s.scriptCalls, s.redisCPU = after.scriptCalls-before.scriptCalls, after.redis-before.redis
 	}
-	return s, errors.Join(err, server.checkStatus(ctx, c.status))
+	return s, errors.Join(err, b.servers[i][0].checkStatus(ctx, c.status))
+}
+
+// reading is what the counters of a case's servers stand at.
+type reading struct {
+	caddy, redis time.Duration // processor time
+	scriptCalls  int64
+}
+
+func (b *bench) read(i int) (r reading, err error) {
+	for _, server := range b.servers[i] {
+		cpu, err := cpuOf(server.cmd.Process.Pid)
+		if err != nil {
+			return r, err
+		}
+		r.caddy += cpu
+	}
+	if r.scriptCalls, err = b.redis.scriptCalls(); err != nil {
+		return r, err
+	}
+	r.redis, err = b.redis.cpu()
+	return r, err
 }
 
 // checkStatus asks once more, because wrk does not tell one failure from

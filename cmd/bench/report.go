@@ -11,13 +11,13 @@ import (
 // report prints the table, in Markdown.
 func (b *bench) report(w io.Writer) error {
 	var out strings.Builder
-	out.WriteString("\n| case | requests/s | p50 | p99 | of bare Caddy | of the same bytes | budget | script calls per request |\n")
-	out.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|\n")
+	out.WriteString("\n| case | requests/s | p50 | p99 | of bare Caddy | of the same bytes | budget | CPU seconds per 100,000 requests, Caddy + Redis | script calls per 100,000 requests |\n")
+	out.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for i, c := range cases {
 		out.WriteString(row(c, b.samples[i], b.samples[find(bareCaddy)], b.yardstick(c)) + "\n")
 	}
 	fmt.Fprintf(&out, "\nMedians of %d rounds of %s with wrk -t1 -c32; ratios are taken within a round (in brackets the lowest and the highest).\n", b.rounds, b.duration)
-	fmt.Fprintf(&out, "With headers off, the same bytes are those of bare Caddy. Many clients are %d.\n", clients)
+	fmt.Fprintf(&out, "With headers off, the same bytes are those of bare Caddy. Many clients are %d. Of several instances the rates are added, and the latencies are the worst.\n", clients)
 	fmt.Fprintf(&out, "A bucket takes %d bytes in Redis, everything included.\n", b.keyBytes)
 	for i, c := range cases {
 		out.WriteString(othersNote(c, b.samples[i]))
@@ -56,7 +56,8 @@ func row(c benchCase, own, bare, yardstick []sample) string {
 		fmt.Sprintf("%.2f", median(ratios(own, bare))),
 		spreadOf(ratios(own, yardstick)),
 		verdict(c.budget, ratios(own, yardstick)),
-		callsPerRequest(own),
+		processorTime(own),
+		scriptCalls(own),
 	}
 	return "| " + strings.Join(cells, " | ") + " |"
 }
@@ -87,9 +88,28 @@ func verdict(budget float64, all []float64) string {
 	return fmt.Sprintf("%.2f: met", budget)
 }
 
-// callsPerRequest is below 1 where calls are merged or refusals are known
+// hundredThousand requests are what counts are told of.
+const hundredThousand = 100_000
+
+// processorTime is what Caddy and, where it is asked, Redis took.
+func processorTime(own []sample) string {
+	var caddy, redis float64
+	var requests int64
+	for _, s := range own {
+		caddy += s.caddyCPU.Seconds()
+		redis += s.redisCPU.Seconds()
+		requests += s.requests
+	}
+	each := hundredThousand / float64(requests)
+	if redis == 0 {
+		return fmt.Sprintf("%.2f", caddy*each)
+	}
+	return fmt.Sprintf("%.2f + %.2f", caddy*each, redis*each)
+}
+
+// scriptCalls are fewer than requests where calls are merged or refusals are known
 // locally.
-func callsPerRequest(own []sample) string {
+func scriptCalls(own []sample) string {
 	var calls, requests int64
 	for _, s := range own {
 		if s.scriptCalls < 0 {
@@ -98,7 +118,7 @@ func callsPerRequest(own []sample) string {
 		calls += s.scriptCalls
 		requests += s.requests
 	}
-	return fmt.Sprintf("%.3f", float64(calls)/float64(requests))
+	return fmt.Sprintf("%.0f", hundredThousand*float64(calls)/float64(requests))
 }
 
 func medianOf[T ~int64 | ~float64](samples []sample, of func(sample) T) T {

@@ -8,7 +8,7 @@ import (
 func rates(values ...float64) []sample {
 	all := make([]sample, len(values))
 	for i, v := range values {
-		all[i] = sample{rate: v, p50: time.Millisecond, p99: 2 * time.Millisecond, requests: int64(v), scriptCalls: -1}
+		all[i] = sample{rate: v, p50: time.Millisecond, p99: 2 * time.Millisecond, requests: int64(v), scriptCalls: -1, caddyCPU: time.Duration(v) * 20 * time.Microsecond}
 	}
 	return all
 }
@@ -17,11 +17,11 @@ func TestRatiosAreTakenWithinARoundAndTheirMedianIsShown(t *testing.T) {
 	t.Parallel()
 	// The machine is twice as fast in the last round, which changes no ratio.
 	own, bare, yardstick := rates(80, 90, 160), rates(100, 100, 200), rates(80, 100, 200)
-	const want = "| x | 90 | 1.00 ms | 2.00 ms | 0.80 | 0.900 (0.800 to 1.000) | 0.95: missed |  |"
+	const want = "| x | 90 | 1.00 ms | 2.00 ms | 0.80 | 0.900 (0.800 to 1.000) | 0.95: missed | 2.00 |  |"
 	if got := row(benchCase{name: "x", budget: 0.95}, own, bare, yardstick); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	const met = "| x | 90 | 1.00 ms | 2.00 ms | 0.80 | 0.900 (0.800 to 1.000) | 0.90: met |  |"
+	const met = "| x | 90 | 1.00 ms | 2.00 ms | 0.80 | 0.900 (0.800 to 1.000) | 0.90: met | 2.00 |  |"
 	if got := row(benchCase{name: "x", budget: 0.9}, own, bare, yardstick); got != met {
 		t.Errorf("got\n%s\nwant\n%s", got, met)
 	}
@@ -30,8 +30,8 @@ func TestRatiosAreTakenWithinARoundAndTheirMedianIsShown(t *testing.T) {
 func TestACaseWithoutAYardstickHasNoRatioToOne(t *testing.T) {
 	t.Parallel()
 	own := rates(100)
-	own[0].scriptCalls = 50
-	const want = "| x | 100 | 1.00 ms | 2.00 ms | 1.00 |  |  | 0.500 |"
+	own[0].scriptCalls, own[0].redisCPU = 50, time.Millisecond
+	const want = "| x | 100 | 1.00 ms | 2.00 ms | 1.00 |  |  | 2.00 + 1.00 | 50000 |"
 	if got := row(benchCase{name: "x"}, own, own, nil); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

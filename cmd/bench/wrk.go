@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,11 +23,43 @@ type sample struct {
 	broken   int64 // connections that failed, and requests that timed out
 
 	scriptCalls int64 // that Redis ran meanwhile; -1 if the case has no Redis
+
+	// Processor time taken meanwhile.
+	caddyCPU, redisCPU time.Duration
 }
 
-// wrk loads a URL over 32 connections; the script may be empty.
-func wrk(ctx context.Context, url, script string, d time.Duration) (sample, error) {
-	args := []string{"-t1", "-c32", fmt.Sprintf("-d%ds", int(d.Seconds())), "--latency"}
+// connections is how many wrk holds open, to all instances together.
+const connections = 32
+
+// add joins what several instances did at the same time. Of their latencies the
+// worst stands for all.
+func (s sample) add(o sample) sample {
+	s.rate += o.rate
+	s.p50, s.p99 = max(s.p50, o.p50), max(s.p99, o.p99)
+	s.requests += o.requests
+	s.failed += o.failed
+	s.broken += o.broken
+	return s
+}
+
+// wrkAll loads several URLs at once, with equal shares of the connections.
+func wrkAll(ctx context.Context, urls []string, script string, d time.Duration) (sum sample, err error) {
+	samples, errs := make([]sample, len(urls)), make([]error, len(urls))
+	var all sync.WaitGroup
+	for i, url := range urls {
+		all.Go(func() { samples[i], errs[i] = wrk(ctx, url, script, connections/len(urls), d) })
+	}
+	all.Wait()
+	for _, s := range samples {
+		sum = sum.add(s)
+	}
+	sum.scriptCalls = -1
+	return sum, errors.Join(errs...)
+}
+
+// wrk loads a URL; the script may be empty.
+func wrk(ctx context.Context, url, script string, connections int, d time.Duration) (sample, error) {
+	args := []string{"-t1", "-c" + strconv.Itoa(connections), fmt.Sprintf("-d%ds", int(d.Seconds())), "--latency"}
 	if script != "" {
 		args = append(args, "-s", script)
 	}

@@ -117,8 +117,16 @@ func TestConcurrentRequestsWhileRedisIsAwayAreCountedExactlyInTheProcess(t *test
 	}
 }
 
+// steady is a backend whose deadline no healthy test on a busy machine reaches: each
+// outage is one that the test has made.
+func steady(server *testserver.Redis) string { return redisBackend(server, "timeout 10s") }
+
 // tripLines are the error lines of a breaker that has opened.
 func tripLines(c *caddy) []string { return c.log.lines(`"level":"error"`, "redis") }
+
+// isDown reports whether the outage that was logged last has not ended. With a short
+// deadline a busy machine may have made some of its own.
+func isDown(c *caddy) bool { return len(tripLines(c)) > len(c.log.lines("redis is back")) }
 
 // backendUp reports whether decisions come from Redis again: the bucket of a
 // client that was never seen before is stored there.
@@ -140,20 +148,29 @@ func TestAnOutageIsLoggedOnceAndEndsByItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.NewRedis(t)
-			c := startCaddy(t, modes, impatient(server))
+			backend := steady(server)
+			if name == "paused" {
+				backend = impatient(server)
+			}
+			c := startCaddy(t, modes, backend)
 			c.get("/local").wantStatus(t, 200)
-			for outage := 1; outage <= 2; outage++ {
+			for range 2 {
 				breakIt(t, server)
 				eventually(t, "the outage is noticed", func() bool {
 					c.get("/open", from("203.0.113.7")).wantStatus(t, 200)
-					return len(tripLines(c)) == outage
+					return isDown(c)
 				})
+				before := len(tripLines(c))
 				c.sequence(40, "/open", from("203.0.113.7")).want(t, tally{200: 40})
-				if lines := tripLines(c); len(lines) != outage {
-					t.Fatalf("%d error lines after outage %d, want one each:\n%s", len(lines), outage, strings.Join(lines, ""))
+				if lines := tripLines(c); len(lines) != before {
+					t.Fatalf("%d error lines, before 40 requests %d:\n%s", len(lines), before, strings.Join(lines, ""))
 				}
 				revive(t, server, name)
 				eventually(t, "decisions come from Redis again", backendUp(t, c, server))
+				eventually(t, "the end is logged", func() bool { return !isDown(c) })
+			}
+			if lines := tripLines(c); backend == steady(server) && len(lines) != 2 {
+				t.Errorf("%d error lines after two outages:\n%s", len(lines), strings.Join(lines, ""))
 			}
 		})
 	}
@@ -194,7 +211,7 @@ func TestCaddyStartsWithoutRedisAndFindsItLater(t *testing.T) {
 	t.Parallel()
 	server := testserver.NewRedis(t)
 	server.Kill()
-	c := startCaddy(t, modes, impatient(server))
+	c := startCaddy(t, modes, steady(server))
 	c.sequence(5, "/local").want(t, tally{200: 3, 429: 2})
 	c.get("/closed").wantStatus(t, 503)
 	if err := server.Restart(); err != nil {
@@ -215,7 +232,7 @@ func TestCaddyStartsWithoutRedisAndWithoutPostgresAndFindsBothLater(t *testing.T
 	url := pg.NewDatabase(t)
 	pg.Kill()
 	server.Kill()
-	c := startCaddy(t, managed, postgresProvider(url, "cache_ttl 1s"), impatient(server))
+	c := startCaddy(t, managed, postgresProvider(url, "cache_ttl 1s"), steady(server))
 	awaitHealth(c, 503)
 	c.get("/").wantStatus(t, 200).wantNumber(t, "X-RateLimit-Limit", 30) // the strictest built-in limit
 	eventually(t, "both are said to be missing", func() bool {
@@ -373,7 +390,7 @@ func TestTheSwitchToLocalAdmitsWhatIsSaidOfIt(t *testing.T) {
 	t.Parallel()
 	server := testserver.NewRedis(t)
 	site := strings.Replace(modes, "\n{\n", "\n{\n\tdebug\n", 1)
-	one, other := startCaddy(t, site, impatient(server)), startCaddy(t, site, impatient(server))
+	one, other := startCaddy(t, site, steady(server)), startCaddy(t, site, steady(server))
 	for _, c := range []*caddy{one, other} {
 		eventually(t, "decisions come from Redis", backendUp(t, c, server))
 	}

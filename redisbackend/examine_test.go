@@ -38,7 +38,7 @@ func TestAServerThatDoesNotAnswerAtTheStartIsExaminedWhenItDoes(t *testing.T) {
 			}
 			b := &redisbackend.Backend{URLs: []string{patient.URL()}, Timeout: brief}
 			logs, told := start(t, b)
-			eventually(t, "the outage is told", func() bool { return len(told.all()) == 1 })
+			eventually(t, "the outage is told", told.down)
 			stayDown(t, b)
 			if n := evictions(logs); n != 0 {
 				t.Errorf("%d warnings before the server said anything", n)
@@ -128,7 +128,7 @@ func TestAServerThatReturnsTooOldIsSaidAndNotUsed(t *testing.T) {
 			p.Replace("", "")
 			eventually(t, "the replaced server is used", b.Settled)
 			mustTake(t, b, bucket(t, "ip", "1000/1h"))
-			eventually(t, "the end is told", func() bool { return len(told.all()) == 2 })
+			eventually(t, "the end is told", told.upAgain)
 			if list := told.all(); list[0].Up || !list[1].Up {
 				t.Errorf("told was %+v", list)
 			}

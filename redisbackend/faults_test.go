@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/caddy-tollgate/ratelimit/internal/testserver"
 	"github.com/caddy-tollgate/ratelimit/policy"
 	"github.com/caddy-tollgate/ratelimit/redisbackend"
@@ -27,16 +29,21 @@ const wardConnections = 6
 
 func newWard(t *testing.T, fault testserver.Fault) *ward {
 	w := &ward{Patient: testserver.NewPatient(t), t: t, fault: fault}
-	timeout := patient // the server objects: on a busy machine, too, nothing is to time out
-	if fault.Kind == "" || fault.Kind == "timeout" {
-		timeout = brief
-	}
-	w.b = &redisbackend.Backend{URLs: []string{w.URL()}, Timeout: timeout, MaxConnections: wardConnections}
+	w.b = &redisbackend.Backend{URLs: []string{w.URL()}, Timeout: timeoutFor(fault), MaxConnections: wardConnections}
 	_, w.told = start(t, w.b)
 	eventually(t, "the first answer", func() bool { _, err := take(w.b, bucket(t, "ip", "1000/366d")); return err == nil })
 	w.crowd(100) // so that there are as many connections as there may be
 	eventually(t, "a good start", w.b.Settled)
 	return w
+}
+
+// timeoutFor is a timeout that tests of a fault run into only if it is to be noticed by
+// that: of another one, nothing is to time out, on a busy machine, too.
+func timeoutFor(fault testserver.Fault) caddy.Duration {
+	if fault.Kind == "" || fault.Kind == "timeout" {
+		return brief
+	}
+	return patient
 }
 
 // once is one unit of a limit of one, for a client that asks only once.

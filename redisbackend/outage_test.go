@@ -24,7 +24,7 @@ func TestAServerThatStandsStillCostsTheTimeoutAFewTimesAndThenNothing(t *testing
 	b := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief}
 	logs, told := start(t, b)
 	bk := bucket(t, "ip", "1000/1h")
-	mustTake(t, b, bk)
+	takeSoon(t, b, bk)
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,23 +52,36 @@ func TestAServerThatStandsStillCostsTheTimeoutAFewTimesAndThenNothing(t *testing
 	if took := time.Since(begin); took > recoverySpan {
 		t.Errorf("recovery took %s", took)
 	}
-	mustTake(t, b, bk)
-	checkOneOutage(t, s, logs, told)
+	takeSoon(t, b, bk)
+	checkToldOnce(t, s.Addr(), logs, told)
 }
 
 // checkOneOutage checks that one outage was told and logged exactly once, at
 // its beginning and at its end.
 func checkOneOutage(t *testing.T, s *testserver.Redis, logs *observer.ObservedLogs, told *changes) {
 	t.Helper()
-	eventually(t, "the end is told", func() bool { return len(told.all()) == 2 })
-	list := told.all()
-	if list[0].Up || !list[1].Up || list[0].Err == nil || list[1].Err != nil {
+	checkToldOnce(t, s.Addr(), logs, told)
+	if list := told.all(); len(list) != 2 {
 		t.Errorf("told was %+v", list)
+	}
+}
+
+// checkToldOnce checks that each outage was told and logged exactly once, at its
+// beginning and at its end. With a brief timeout there may be more than one on a
+// busy machine.
+func checkToldOnce(t *testing.T, address string, logs *observer.ObservedLogs, told *changes) {
+	t.Helper()
+	eventually(t, "the end is told", func() bool { n := len(told.all()); return n > 0 && n%2 == 0 })
+	list := told.all()
+	for i, change := range list {
+		if up := i%2 == 1; change.Up != up || (change.Err == nil) != up {
+			t.Errorf("told was %+v", list)
+		}
 	}
 	for _, level := range []zapcore.Level{zapcore.ErrorLevel, zapcore.InfoLevel} {
 		entries := logs.FilterLevelExact(level).All()
-		if len(entries) != 1 || entries[0].ContextMap()["address"] != s.Addr() {
-			t.Errorf("%d lines of the level %s, not one with the address: %v", len(entries), level, entries)
+		if len(entries) != len(list)/2 || entries[0].ContextMap()["address"] != address {
+			t.Errorf("%d lines of the level %s, not one with the address for each of %d outages: %v", len(entries), level, len(list)/2, entries)
 		}
 	}
 }
@@ -173,7 +186,7 @@ func TestAServerThatIsNotThereYetIsNoReasonNotToStart(t *testing.T) {
 	t.Parallel()
 	s := testserver.NewRedis(t)
 	s.Kill()
-	b := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief}
+	b := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient}
 	logs, told := start(t, b)
 	eventually(t, "the outage is told", func() bool { return len(told.all()) == 1 })
 	up, since, err := b.Health()
@@ -224,7 +237,7 @@ func TestABlackHoleIsAnOutageThatEnds(t *testing.T) {
 	}
 	p.Blackhole(false)
 	eventually(t, "recovery", b.Settled)
-	mustTake(t, b, bk)
+	takeSoon(t, b, bk)
 }
 
 func TestBrokenConnectionsAreReplaced(t *testing.T) {

@@ -127,16 +127,16 @@ func TestAFailedLoadLeavesNothingAndChangesNothing(t *testing.T) {
 func TestAConfigurationThatIsGivenUpHandsTheObserverBack(t *testing.T) {
 	t.Parallel()
 	s := testserver.NewRedis(t)
-	old := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief}
+	old := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient}
 	_, oldTold := start(t, old)
-	abandoned := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief}
+	abandoned := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient}
 	_, abandonedTold := start(t, abandoned)
 	if err := abandoned.Cleanup(); err != nil {
 		t.Fatal(err)
 	}
 	s.Kill()
 	trip(t, old, bucket(t, "ip", "10/1m"))
-	eventually(t, "the outage is told", func() bool { return len(oldTold.all()) == 1 })
+	eventually(t, "the outage is told", oldTold.down)
 	if n := len(abandonedTold.all()); n != 0 {
 		t.Errorf("the configuration that was given up was told %d changes", n)
 	}
@@ -145,12 +145,12 @@ func TestAConfigurationThatIsGivenUpHandsTheObserverBack(t *testing.T) {
 func TestAConfigurationLearnsOfAnOutageThatIsAlreadyOn(t *testing.T) {
 	t.Parallel()
 	s := testserver.NewRedis(t)
-	old := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief}
+	old := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient}
 	_, oldTold := start(t, old)
 	s.Kill()
 	trip(t, old, bucket(t, "ip", "10/1m"))
-	eventually(t, "the outage is told", func() bool { return len(oldTold.all()) == 1 })
-	next := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: brief}
+	eventually(t, "the outage is told", oldTold.down)
+	next := &redisbackend.Backend{URLs: []string{s.URL()}, Timeout: patient}
 	_, nextTold := start(t, next)
 	if list := nextTold.all(); len(list) != 1 || list[0].Up {
 		t.Errorf("told was %+v", list)
@@ -158,7 +158,7 @@ func TestAConfigurationLearnsOfAnOutageThatIsAlreadyOn(t *testing.T) {
 	if err := s.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the recovery is told", func() bool { return len(nextTold.all()) == 2 })
+	eventually(t, "the recovery is told", nextTold.upAgain)
 	if n := len(oldTold.all()); n != 1 {
 		t.Errorf("the old configuration was told %d changes", n)
 	}

@@ -88,7 +88,7 @@ func TestSentinelsHaveAPortOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	b := &redisbackend.Backend{URLs: []string{"redis://[::1]", "redis://[::1]:2"}, Sentinel: "nobody", Timeout: brief}
 	_, told := start(t, b)
-	eventually(t, "the outage is told", func() bool { return len(told.all()) == 1 })
+	eventually(t, "the outage is told", told.down)
 	if got, want := told.all()[0].Address, "nobody by sentinel [::1]:26379, [::1]:2"; got != want {
 		t.Errorf("the address is %s, not %s", got, want)
 	}

@@ -48,7 +48,7 @@ const (
 	patient = caddy.Duration(5 * time.Second)
 
 	// brief is the timeout of tests that run into it.
-	brief = caddy.Duration(50 * time.Millisecond)
+	brief = caddy.Duration(100 * time.Millisecond)
 
 	// forever bounds what would otherwise hang.
 	forever = 20 * time.Second
@@ -109,6 +109,12 @@ func (c *changes) all() []redisbackend.StateChange {
 	return append([]redisbackend.StateChange(nil), c.list...)
 }
 
+// down reports whether the last change was one for the worse.
+func (c *changes) down() bool { list := c.all(); return len(list) > 0 && !list[len(list)-1].Up }
+
+// upAgain reports whether the last change was one for the better, after an outage.
+func (c *changes) upAgain() bool { list := c.all(); return len(list) > 1 && list[len(list)-1].Up }
+
 // connect is a plain client that looks at what the backend did.
 func connect(tb testing.TB, s *testserver.Redis) *redis.Client {
 	tb.Helper()
@@ -162,6 +168,12 @@ func mustTake(tb testing.TB, b *redisbackend.Backend, buckets ...policy.Bucket) 
 		tb.Fatal(err)
 	}
 	return decisions
+}
+
+// takeSoon takes from a backend with a brief timeout, which a busy machine may miss.
+func takeSoon(tb testing.TB, b *redisbackend.Backend, buckets ...policy.Bucket) {
+	tb.Helper()
+	eventually(tb, "an answer", func() bool { _, err := take(b, buckets...); return err == nil })
 }
 
 // mustFail takes from a backend that cannot decide.
